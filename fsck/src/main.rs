@@ -1,0 +1,3 @@
+//! fsck.journalfs
+#![forbid(unsafe_code)]
+fn main() {}

@@ -1,0 +1,3 @@
+//! mkfs.journalfs
+#![forbid(unsafe_code)]
+fn main() {}

@@ -1,0 +1,240 @@
+//! The metadata block cache: sharded, bounded, and never the owner of the only copy of anything.
+//!
+//! Invariants:
+//! 1. A `Ready` slot holds the newest published version of its block.
+//! 2. A block that may be dropped can be had again: the journal holds every version that is not
+//!    home yet, the device the rest. So any slot may be evicted at any time.
+//! 3. Who loads a block fills only the slot it opened itself (its ticket): a version published
+//!    meanwhile stays.
+
+use super::{Handle, ReadBlock};
+use crate::device::{Block, SharedDevice};
+use crate::error::{Error, Result};
+use crate::journal::Journal;
+use crate::units::{BlockNr, BlockRange, Tid};
+use parking_lot::{Condvar, Mutex};
+use rustc_hash::FxHashMap;
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
+
+const SHARDS: usize = 32;
+
+/// How often [`BlockCache::update`] reads a missing block and tries again before it gives up: more
+/// than any operation's blocks, so only a cache far too small for one operation gets there.
+const ATTEMPTS_MAX: u32 = 100_000;
+
+enum Slot {
+    Loading(u64),
+    Ready { block: Arc<Block>, referenced: bool },
+}
+
+#[derive(Default)]
+struct Shard {
+    slots: FxHashMap<BlockNr, Slot>,
+    /// Clock order; may name blocks that are gone.
+    clock: VecDeque<BlockNr>,
+}
+
+/// The metadata blocks in memory, over the journal and the device.
+pub struct BlockCache {
+    device: SharedDevice,
+    journal: Arc<Journal>,
+    block_bytes: u32,
+    blocks_per_shard: usize,
+    shards: Vec<(Mutex<Shard>, Condvar)>,
+    ticket: AtomicU64,
+}
+
+impl BlockCache {
+    /// A cache of at most `cache_bytes` over a device and its journal.
+    pub fn new(device: SharedDevice, journal: Arc<Journal>, block_bytes: u32, cache_bytes: u64) -> Self {
+        let blocks = (cache_bytes / block_bytes as u64) as usize;
+        Self {
+            device,
+            journal,
+            block_bytes,
+            blocks_per_shard: (blocks / SHARDS).max(64),
+            shards: (0..SHARDS).map(|_| Default::default()).collect(),
+            ticket: AtomicU64::new(0),
+        }
+    }
+
+    /// Bytes in a block.
+    pub fn block_bytes(&self) -> u32 {
+        self.block_bytes
+    }
+
+    /// The journal that changes go to.
+    pub fn journal(&self) -> &Arc<Journal> {
+        &self.journal
+    }
+
+    /// The device below.
+    pub fn device(&self) -> &SharedDevice {
+        &self.device
+    }
+
+    fn shard(&self, nr: BlockNr) -> &(Mutex<Shard>, Condvar) {
+        // Neighbours often belong to one operation; spread them by a multiplicative hash.
+        let hash = nr.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 59;
+        &self.shards[hash as usize % SHARDS]
+    }
+
+    /// The block if it is in memory.
+    pub fn cached(&self, nr: BlockNr) -> Option<Arc<Block>> {
+        let mut shard = self.shard(nr).0.lock();
+        match shard.slots.get_mut(&nr) {
+            Some(Slot::Ready { block, referenced }) => {
+                *referenced = true;
+                Some(block.clone())
+            }
+            _ => None,
+        }
+    }
+
+    /// The newest version of a block, read from the journal's memory or the device on a miss.
+    pub fn read(&self, nr: BlockNr) -> Result<Arc<Block>> {
+        let (lock, loaded) = self.shard(nr);
+        let ticket = {
+            let mut shard = lock.lock();
+            loop {
+                match shard.slots.get_mut(&nr) {
+                    Some(Slot::Ready { block, referenced }) => {
+                        *referenced = true;
+                        return Ok(block.clone());
+                    }
+                    Some(Slot::Loading(_)) => loaded.wait(&mut shard),
+                    None => break,
+                }
+            }
+            let ticket = self.ticket.fetch_add(1, Ordering::Relaxed);
+            shard.slots.insert(nr, Slot::Loading(ticket));
+            ticket
+        };
+        let result = self.load(nr);
+        let mut shard = lock.lock();
+        let ours = matches!(shard.slots.get(&nr), Some(Slot::Loading(t)) if *t == ticket);
+        if ours {
+            shard.slots.remove(&nr);
+            if let Ok(block) = &result {
+                Self::insert(&mut shard, nr, block.clone(), self.blocks_per_shard);
+            }
+        }
+        loaded.notify_all();
+        if !ours {
+            if let Some(Slot::Ready { block, .. }) = shard.slots.get(&nr) {
+                return Ok(block.clone());
+            }
+        }
+        result
+    }
+
+    fn load(&self, nr: BlockNr) -> Result<Arc<Block>> {
+        if let Some(block) = self.journal.newest(nr) {
+            return Ok(block);
+        }
+        let mut block = Block::zeroed(self.block_bytes as usize);
+        let offset = nr.0.saturating_mul(self.block_bytes as u64);
+        self.device
+            .read_at(offset, &mut block)
+            .map_err(|source| Error::io(format!("reading block {nr}"), source))?;
+        Ok(Arc::new(block))
+    }
+
+    fn insert(shard: &mut Shard, nr: BlockNr, block: Arc<Block>, limit: usize) {
+        let mut chances = 2 * shard.clock.len();
+        while shard.slots.len() >= limit && chances > 0 {
+            chances -= 1;
+            let Some(victim) = shard.clock.pop_front() else { break };
+            match shard.slots.get_mut(&victim) {
+                Some(Slot::Ready { referenced, .. }) if *referenced => {
+                    *referenced = false;
+                    shard.clock.push_back(victim);
+                }
+                Some(Slot::Ready { .. }) => {
+                    shard.slots.remove(&victim);
+                }
+                _ => {}
+            }
+        }
+        if shard.slots.insert(nr, Slot::Ready { block, referenced: false }).is_none() {
+            shard.clock.push_back(nr);
+        }
+    }
+
+    /// Replaces whatever is known of a block by a version just published.
+    pub(super) fn publish(&self, nr: BlockNr, block: Arc<Block>) {
+        let (lock, loaded) = self.shard(nr);
+        let mut shard = lock.lock();
+        match shard.slots.get_mut(&nr) {
+            Some(Slot::Ready { block: old, referenced }) => {
+                *old = block;
+                *referenced = true;
+            }
+            _ => {
+                shard.slots.remove(&nr);
+                Self::insert(&mut shard, nr, block, self.blocks_per_shard);
+            }
+        }
+        loaded.notify_all();
+    }
+
+    /// Drops what is known of blocks that are no longer metadata.
+    pub(super) fn remove(&self, range: BlockRange) {
+        for nr in range.iter() {
+            let (lock, loaded) = self.shard(nr);
+            lock.lock().slots.remove(&nr);
+            loaded.notify_all();
+        }
+    }
+
+    /// Runs one operation's changes: `f` gets a handle with room for `credits` blocks, and what it
+    /// changed is in the running transaction when it returns `Ok`, and nowhere when it returns `Err`.
+    ///
+    /// `f` is called again after a miss ([`Error::NotCached`]), so it must have no effect but through its
+    /// handle. Returns the transaction the changes are in, with `f`'s result.
+    pub fn update<R>(
+        &self,
+        credits: u32,
+        mut f: impl FnMut(&mut Handle<'_>) -> Result<R>,
+    ) -> Result<(Tid, R)> {
+        for _ in 0..ATTEMPTS_MAX {
+            let running = self.journal.start(credits)?;
+            let mut handle = Handle::new(self, running, credits);
+            match f(&mut handle) {
+                Ok(result) => return Ok((handle.publish(), result)),
+                Err(Error::NotCached(nr)) => {
+                    drop(handle);
+                    self.read(nr)?;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Err(Error::io(
+            "an operation that never found its blocks in memory",
+            std::io::ErrorKind::OutOfMemory.into(),
+        ))
+    }
+
+    /// Reads data (not metadata) blocks from the device, with the journal's newer copies on top.
+    pub fn read_data(&self, range: BlockRange, buf: &mut [u8]) -> Result<()> {
+        let offset = range.start.0.saturating_mul(self.block_bytes as u64);
+        self.device
+            .read_at(offset, buf)
+            .map_err(|source| Error::io(format!("reading data at block {}", range.start), source))?;
+        for (nr, block) in self.journal.newest_in(range) {
+            let at = (nr.0 - range.start.0) as usize * self.block_bytes as usize;
+            if let Some(to) = buf.get_mut(at..at + self.block_bytes as usize) {
+                to.copy_from_slice(&block);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl ReadBlock for BlockCache {
+    fn read_block(&self, nr: BlockNr) -> Result<Arc<Block>> {
+        self.read(nr)
+    }
+}

@@ -1,0 +1,2 @@
+//! The journalfs binary.
+fn main() {}
