@@ -28,6 +28,7 @@ pub struct Handle<'a> {
     effects: Effects,
     credits: u32,
     after_data: bool,
+    hooks: Vec<Box<dyn FnOnce() + 'a>>,
 }
 
 impl<'a> Handle<'a> {
@@ -40,6 +41,7 @@ impl<'a> Handle<'a> {
             effects: Effects::default(),
             credits,
             after_data: false,
+            hooks: Vec::new(),
         }
     }
 
@@ -127,6 +129,12 @@ impl<'a> Handle<'a> {
         &self.effects
     }
 
+    /// Has `hook` called when this handle is published, under the update lock: for memory that mirrors
+    /// what handles see. It must not open a handle.
+    pub fn on_publish(&mut self, hook: impl FnOnce() + 'a) {
+        self.hooks.push(Box::new(hook));
+    }
+
     /// Publishes everything. Infallible: whatever can fail has been done by now.
     pub(super) fn publish(mut self) -> Tid {
         if self.write_set.len() as u32 > self.credits {
@@ -151,6 +159,9 @@ impl<'a> Handle<'a> {
         }
         let tid = self.running.tid();
         self.running.announce(std::mem::take(&mut self.effects));
+        for hook in self.hooks.drain(..) {
+            hook();
+        }
         tid
     }
 }

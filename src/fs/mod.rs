@@ -1,1 +1,12 @@
-//! fs
+//! The file system: names, files, mapping, allocation, attributes, orphans.
+//! Called by `fuse/`, `mkfs -d`, tests and benchmarks; everything FUSE can do works here without a mount.
+//!
+//! Lock order, outermost first:
+//! 1. `Fs::rename_lock` (renames of directories only)
+//! 2. inodes, parent before child, else by number (`Fs::lock_two`)
+//! 3. the journal's update lock, inside `Fs::update`
+//! 4. the allocator's, orphan list's and cache shards' own mutexes
+//!
+//! An operation takes its inodes' locks, works on copies of their records inside `Fs::update`, and
+//! publishes the copies (`InodeState::publish`) when that has returned `Ok`.
+

@@ -1,0 +1,192 @@
+//! [`Fs`] itself: what a mounted file system holds, and what every operation needs of it.
+
+use super::alloc::Allocator;
+use super::inode::{Inode, InodeCache, InodeState};
+use super::inode_table;
+use super::orphan::Orphans;
+use crate::cache::{BlockCache, Handle};
+use crate::error::{Error, Place, Result};
+use crate::format::geometry::Geometry;
+use crate::format::inode::{InodeFlags, RawInode};
+use crate::format::superblock::Superblock;
+use crate::format::time::Timestamp;
+use crate::fs::options::{ErrorsPolicy, MountOptions};
+use crate::journal::Journal;
+use crate::units::{InodeNr, Tid};
+use parking_lot::{Mutex, RwLockWriteGuard};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
+
+/// A mounted file system.
+pub struct Fs {
+    pub(crate) cache: Arc<BlockCache>,
+    pub(crate) journal: Arc<Journal>,
+    pub(crate) geometry: Geometry,
+    pub(crate) allocator: Arc<Allocator>,
+    pub(crate) inodes: InodeCache,
+    pub(crate) orphans: Orphans,
+    pub(crate) options: MountOptions,
+    /// The superblock as it was at mount, with the fields that change since.
+    pub(crate) superblock: Mutex<Superblock>,
+    /// Held by a rename that moves a directory, so that the tree it checks for loops stands still.
+    pub(crate) rename_lock: Mutex<()>,
+    pub(crate) read_only: AtomicBool,
+    /// A corrupt structure has been met: the superblock's error flag is set at unmount.
+    pub(crate) errors_seen: AtomicBool,
+    pub(crate) writeback: super::writeback::Writeback,
+    pub(crate) inactivation: super::inactivate::Queue,
+}
+
+impl Fs {
+    /// Whether nothing may be written (mounted so, or after an error).
+    pub fn is_read_only(&self) -> bool {
+        self.read_only.load(Ordering::Acquire)
+    }
+
+    /// The file system's shape.
+    pub fn geometry(&self) -> &Geometry {
+        &self.geometry
+    }
+
+    /// The mount options in force.
+    pub fn options(&self) -> &MountOptions {
+        &self.options
+    }
+
+    /// The inode, in memory; ESTALE when it isn't in use (or has been freed: see `InodeState::dead`).
+    pub fn inode(&self, nr: InodeNr) -> Result<Arc<Inode>> {
+        if let Some(inode) = self.inodes.get(nr) {
+            return Ok(inode);
+        }
+        if nr.0 == 0 || nr.0 > self.geometry.inodes_count {
+            return Err(Error::Stale);
+        }
+        // Bounded: each round reads what the last one missed, and other tasks can evict it only by
+        // filling the cache in between.
+        for _ in 0..1000 {
+            let (block, _) = self.noting(inode_table::place(&*self.cache, &self.geometry, nr))?;
+            self.cache.read(block)?;
+            let loaded = self.inodes.get_or_load(nr, || {
+                match inode_table::read(&super::core::InMemory(&self.cache), &self.geometry, nr) {
+                    Ok(raw) if raw.links == 0 && raw.mode == 0 => Err(Error::Stale),
+                    Ok(raw) => Ok(Some(raw)),
+                    Err(Error::NotCached(_)) => Ok(None),
+                    Err(error) => Err(error),
+                }
+            });
+            if let Some(inode) = self.noting(loaded)? {
+                return Ok(inode);
+            }
+        }
+        Err(Error::io("an inode table block that never stayed in memory", std::io::ErrorKind::OutOfMemory.into()))
+    }
+
+    /// The inode, locked to be changed, and alive.
+    pub fn live<'a>(&self, inode: &'a Inode) -> Result<RwLockWriteGuard<'a, InodeState>> {
+        let state = inode.write();
+        if state.dead {
+            return Err(Error::Stale);
+        }
+        Ok(state)
+    }
+
+    /// Locks two inodes (perhaps the same) by number; the guards come back in the order asked for.
+    pub fn lock_two<'a>(
+        &self,
+        a: &'a Inode,
+        b: &'a Inode,
+    ) -> (RwLockWriteGuard<'a, InodeState>, Option<RwLockWriteGuard<'a, InodeState>>) {
+        match a.nr.cmp(&b.nr) {
+            std::cmp::Ordering::Equal => (a.write(), None),
+            std::cmp::Ordering::Less => {
+                let first = a.write();
+                (first, Some(b.write()))
+            }
+            std::cmp::Ordering::Greater => {
+                let second = b.write();
+                (a.write(), Some(second))
+            }
+        }
+    }
+
+    /// Runs one operation's changes as [`BlockCache::update`] does; on ENOSPC with frees that are not durable
+    /// yet, commits and tries once more (rule J9).
+    pub fn update<R>(&self, credits: u32, mut f: impl FnMut(&mut Handle<'_>) -> Result<R>) -> Result<(Tid, R)> {
+        if self.is_read_only() {
+            return Err(Error::ReadOnly);
+        }
+        let mut result = self.cache.update(credits, &mut f);
+        if result.as_ref().is_err_and(|e| e.is(libc::ENOSPC)) && self.allocator.pending_frees() > 0 {
+            self.journal.commit(self.journal.running_tid())?;
+            result = self.cache.update(credits, &mut f);
+        }
+        self.noting(result)
+    }
+
+    /// Passes a result on, after doing what `errors=` says when it is a corrupt structure.
+    pub(crate) fn noting<T>(&self, result: Result<T>) -> Result<T> {
+        if let Err(error @ Error::Corrupt { .. }) = &result {
+            self.note_error(error);
+        }
+        result
+    }
+
+    /// Marks the file system as having errors and follows `errors=`.
+    pub(crate) fn note_error(&self, error: &Error) {
+        if !self.errors_seen.swap(true, Ordering::AcqRel) {
+            tracing::error!(%error, "the file system has an error: run fsck.journalfs");
+        } else {
+            tracing::warn!(%error, "another error in the file system");
+        }
+        match self.options.errors {
+            ErrorsPolicy::Continue => {}
+            ErrorsPolicy::RemountReadOnly => {
+                if !self.read_only.swap(true, Ordering::AcqRel) {
+                    tracing::error!("no more changes are accepted (errors=remount-ro)");
+                }
+            }
+            ErrorsPolicy::Panic => {
+                tracing::error!("stopping at once (errors=panic)");
+                self.journal.abort();
+                self.read_only.store(true, Ordering::Release);
+            }
+        }
+    }
+
+    /// The time now, cut to what an inode of this file system can hold.
+    pub fn now(&self) -> Timestamp {
+        let now = Timestamp::now();
+        if self.geometry.inode_bytes > 128 {
+            now
+        } else {
+            Timestamp { nanoseconds: 0, ..now }
+        }
+    }
+
+    /// EPERM for an inode that must not change (immutable), or only grow (`append_allowed` false).
+    pub fn check_mutable(raw: &RawInode, append_allowed: bool) -> Result<()> {
+        let forbidden = if append_allowed {
+            InodeFlags::IMMUTABLE
+        } else {
+            InodeFlags::IMMUTABLE | InodeFlags::APPEND
+        };
+        if raw.flags.intersects(forbidden) {
+            return Err(Error::NotPermitted);
+        }
+        Ok(())
+    }
+
+    /// A corrupt inode, as an error.
+    pub(crate) fn corrupt_inode(nr: InodeNr, why: &str) -> Error {
+        Error::corrupt("inode", Place::Inode(nr), why)
+    }
+}
+
+/// Looks only at what is in the cache; a miss is [`Error::NotCached`].
+pub(crate) struct InMemory<'a>(pub &'a BlockCache);
+
+impl crate::cache::ReadBlock for InMemory<'_> {
+    fn read_block(&self, nr: crate::units::BlockNr) -> Result<Arc<crate::device::Block>> {
+        self.0.cached(nr).ok_or(Error::NotCached(nr))
+    }
+}

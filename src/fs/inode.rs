@@ -1,0 +1,188 @@
+//! An inode in memory, and the cache of them.
+//!
+//! Invariants:
+//! 1. There is at most one [`Inode`] per number while anyone holds it: the cache evicts only
+//!    entries that nobody else holds, and loads under its shard's lock.
+//! 2. `raw` is what the inode's table block holds, except for lazily written times (`touched`).
+//! 3. `raw.size` is the size on disk; delayed data beyond it has its size in `data`, so that no
+//!    operation can make a size durable before the data below it.
+
+use super::data::DirtyData;
+use crate::format::inode::RawInode;
+use crate::units::{InodeNr, Tid};
+use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use rustc_hash::FxHashMap;
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+const SHARDS: usize = 64;
+
+/// An inode in memory. Locks of several inodes are taken parent before child, else by number.
+pub struct Inode {
+    /// Its number.
+    pub nr: InodeNr,
+    state: RwLock<InodeState>,
+}
+
+/// What the inode's lock protects.
+pub struct InodeState {
+    /// The record, as its table block has it (times may be newer: `touched`).
+    pub raw: RawInode,
+    /// `raw` has times that the table block doesn't have yet.
+    pub touched: bool,
+    /// The transaction with the inode's last change, for fsync.
+    pub sync_tid: Option<Tid>,
+    /// The transaction with the last change that reading the data back needs, for fdatasync.
+    pub datasync_tid: Option<Tid>,
+    /// File data written and not yet on its way to the disk.
+    pub data: Option<Box<DirtyData>>,
+    /// Open file handles.
+    pub opens: u32,
+    /// The inode has been freed: only its last attributes are left.
+    pub dead: bool,
+    /// Data went in place since the last flush that fsync knows of: the device's write epoch.
+    pub in_place_epoch: u64,
+}
+
+impl InodeState {
+    fn new(raw: RawInode) -> Self {
+        Self {
+            raw,
+            touched: false,
+            sync_tid: None,
+            datasync_tid: None,
+            data: None,
+            opens: 0,
+            dead: false,
+            in_place_epoch: 0,
+        }
+    }
+
+    /// The file's size, delayed writes included.
+    pub fn size(&self) -> u64 {
+        self.data.as_ref().map_or(self.raw.size, |data| data.size.max(self.raw.size))
+    }
+
+    /// Takes over a record that a handle, published in transaction `tid`, has written to the inode's
+    /// table block. `data_changed`: the size or the mapping changed, so fdatasync cares.
+    pub fn publish(&mut self, raw: RawInode, tid: Tid, data_changed: bool) {
+        self.raw = raw;
+        self.touched = false;
+        self.sync_tid = Some(tid);
+        if data_changed {
+            self.datasync_tid = Some(tid);
+        }
+    }
+}
+
+impl Inode {
+    /// A new inode, as a handle has just written it.
+    pub fn new(nr: InodeNr, raw: RawInode) -> Self {
+        Self { nr, state: RwLock::new(InodeState::new(raw)) }
+    }
+
+    /// Locks the inode to look at it.
+    pub fn read(&self) -> RwLockReadGuard<'_, InodeState> {
+        self.state.read()
+    }
+
+    /// Locks the inode to change it.
+    pub fn write(&self) -> RwLockWriteGuard<'_, InodeState> {
+        self.state.write()
+    }
+
+    /// Locks the inode to change it, if nobody has it locked.
+    pub fn try_write(&self) -> Option<RwLockWriteGuard<'_, InodeState>> {
+        self.state.try_write()
+    }
+}
+
+#[derive(Default)]
+struct Shard {
+    inodes: FxHashMap<InodeNr, Arc<Inode>>,
+    /// Second-chance order; may name inodes that are gone.
+    clock: VecDeque<InodeNr>,
+}
+
+/// The inodes in memory, sharded by number.
+pub struct InodeCache {
+    shards: Vec<Mutex<Shard>>,
+    inodes_per_shard: usize,
+}
+
+impl InodeCache {
+    /// A cache that evicts idle inodes beyond `inodes_max`.
+    pub fn new(inodes_max: usize) -> Self {
+        Self {
+            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            inodes_per_shard: (inodes_max / SHARDS).max(16),
+        }
+    }
+
+    fn shard(&self, nr: InodeNr) -> &Mutex<Shard> {
+        &self.shards[nr.0 as usize % SHARDS]
+    }
+
+    /// The inode if it is in memory.
+    pub fn get(&self, nr: InodeNr) -> Option<Arc<Inode>> {
+        self.shard(nr).lock().inodes.get(&nr).cloned()
+    }
+
+    /// The inode, loaded by `load` if it isn't in memory. `load` runs under the shard's lock, so it
+    /// must look at memory only; `Ok(None)` means that it couldn't.
+    pub fn get_or_load<E>(
+        &self,
+        nr: InodeNr,
+        load: impl FnOnce() -> Result<Option<RawInode>, E>,
+    ) -> Result<Option<Arc<Inode>>, E> {
+        let mut shard = self.shard(nr).lock();
+        if let Some(inode) = shard.inodes.get(&nr) {
+            return Ok(Some(inode.clone()));
+        }
+        let Some(raw) = load()? else { return Ok(None) };
+        let inode = Arc::new(Inode::new(nr, raw));
+        self.put(&mut shard, inode.clone());
+        Ok(Some(inode))
+    }
+
+    /// Puts a newly created inode in, in place of whatever had its number before.
+    pub fn insert(&self, inode: Arc<Inode>) {
+        let mut shard = self.shard(inode.nr).lock();
+        self.put(&mut shard, inode);
+    }
+
+    /// Takes a dead inode out.
+    pub fn remove(&self, nr: InodeNr) {
+        self.shard(nr).lock().inodes.remove(&nr);
+    }
+
+    fn put(&self, shard: &mut Shard, inode: Arc<Inode>) {
+        let mut chances = shard.clock.len().min(64);
+        while shard.inodes.len() >= self.inodes_per_shard && chances > 0 {
+            chances -= 1;
+            let Some(nr) = shard.clock.pop_front() else { break };
+            let idle = shard.inodes.get(&nr).map(|inode| {
+                Arc::strong_count(inode) == 1
+                    && inode.try_write().is_some_and(|s| {
+                        !s.touched && !s.dead && s.opens == 0 && s.data.is_none() && s.raw.links > 0
+                    })
+            });
+            match idle {
+                Some(true) => {
+                    shard.inodes.remove(&nr);
+                }
+                Some(false) => shard.clock.push_back(nr),
+                None => {}
+            }
+        }
+        let nr = inode.nr;
+        if shard.inodes.insert(nr, inode).is_none() {
+            shard.clock.push_back(nr);
+        }
+    }
+
+    /// Every inode in memory, for unmount and tests; not a snapshot of one moment.
+    pub fn all(&self) -> Vec<Arc<Inode>> {
+        self.shards.iter().flat_map(|s| s.lock().inodes.values().cloned().collect::<Vec<_>>()).collect()
+    }
+}

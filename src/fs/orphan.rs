@@ -1,0 +1,205 @@
+//! Orphans: inodes without a name that are still open, or whose truncation is under way. They are on
+//! disk (in the orphan file's slots, else on the list through `s_last_orphan` and `i_dtime`), so that a
+//! crash can't leak them: the next mount finishes what was begun.
+//!
+//! The disk's list is the truth; memory keeps only what a removal must find quickly: who stands before
+//! an inode on the list, and in which slot an inode is. Memory changes when a handle is published
+//! ([`Handle::on_publish`]), under the update lock, so it never differs from what handles see.
+
+use super::{inode_table, superblock, Fs};
+use crate::cache::{Handle, ReadBlock};
+use crate::error::{Error, Place, Result};
+use crate::format::inode::RawInode;
+use crate::format::orphan_file;
+use crate::units::{BlockNr, InodeNr};
+use parking_lot::Mutex;
+use rustc_hash::FxHashMap;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Where an orphan is recorded.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+enum Spot {
+    /// On the list; a higher number stands nearer to the head.
+    List(u64),
+    /// In the orphan file: its block there, and the slot.
+    Slot(usize, usize),
+}
+
+#[derive(Default)]
+struct Memory {
+    spots: FxHashMap<InodeNr, Spot>,
+    list: BTreeMap<u64, InodeNr>,
+    next_order: u64,
+    /// Where to look first for a free slot.
+    slot_hint: usize,
+}
+
+/// The orphans known in memory.
+#[derive(Default)]
+pub(crate) struct Orphans {
+    memory: Arc<Mutex<Memory>>,
+    /// The orphan file's blocks; empty without that feature.
+    pub(super) file_blocks: Vec<BlockNr>,
+    /// Seed of the orphan file's block checksums.
+    pub(super) file_seed: u32,
+}
+
+impl Orphans {
+    /// Whether the inode is recorded as an orphan.
+    pub(crate) fn contains(&self, nr: InodeNr) -> bool {
+        self.memory.lock().spots.contains_key(&nr)
+    }
+
+    /// How many there are.
+    pub(crate) fn len(&self) -> usize {
+        self.memory.lock().spots.len()
+    }
+}
+
+impl Fs {
+    /// Records an orphan, in the handle that makes it one. `raw` is the record as the handle has it.
+    pub(crate) fn orphan_add(&self, h: &mut Handle<'_>, nr: InodeNr, raw: &RawInode) -> Result<()> {
+        if self.orphans.contains(nr) {
+            return inode_table::write(h, &self.geometry, nr, raw);
+        }
+        if let Some((index, slot)) = self.free_slot(h)? {
+            self.set_slot(h, index, slot, nr.0)?;
+            inode_table::set_next_orphan(h, &self.geometry, nr, raw, 0)?;
+            let memory = self.orphans.memory.clone();
+            h.on_publish(move || {
+                let mut memory = memory.lock();
+                memory.slot_hint = index;
+                memory.spots.insert(nr, Spot::Slot(index, slot));
+            });
+            return Ok(());
+        }
+        let head = superblock::read(h, &self.geometry)?.last_orphan;
+        inode_table::set_next_orphan(h, &self.geometry, nr, raw, head)?;
+        superblock::modify(h, self, |sb| sb.last_orphan = nr.0)?;
+        let memory = self.orphans.memory.clone();
+        h.on_publish(move || {
+            let mut memory = memory.lock();
+            let order = memory.next_order;
+            memory.next_order += 1;
+            memory.list.insert(order, nr);
+            memory.spots.insert(nr, Spot::List(order));
+        });
+        Ok(())
+    }
+
+    /// Takes an orphan off the record, in the handle that finishes it (frees it, or ends its truncation).
+    /// The caller writes or clears the inode's record after this.
+    pub(crate) fn orphan_remove(&self, h: &mut Handle<'_>, nr: InodeNr) -> Result<()> {
+        let (spot, before) = {
+            let memory = self.orphans.memory.lock();
+            let Some(spot) = memory.spots.get(&nr).copied() else { return Ok(()) };
+            let before = match spot {
+                Spot::List(order) => memory.list.range(order + 1..).next().map(|(_, nr)| *nr),
+                Spot::Slot(..) => None,
+            };
+            (spot, before)
+        };
+        match spot {
+            Spot::Slot(index, slot) => self.set_slot(h, index, slot, 0)?,
+            Spot::List(_) => {
+                let next = inode_table::read(h, &self.geometry, nr)?.dtime;
+                match before {
+                    None => superblock::modify(h, self, |sb| sb.last_orphan = next)?,
+                    Some(before) => {
+                        let raw = inode_table::read(h, &self.geometry, before)?;
+                        inode_table::set_next_orphan(h, &self.geometry, before, &raw, next)?;
+                    }
+                }
+                let mut raw = inode_table::read(h, &self.geometry, nr)?;
+                raw.dtime = 0;
+                inode_table::set_next_orphan(h, &self.geometry, nr, &raw, 0)?;
+            }
+        }
+        let memory = self.orphans.memory.clone();
+        h.on_publish(move || {
+            let mut memory = memory.lock();
+            memory.spots.remove(&nr);
+            if let Spot::List(order) = spot {
+                memory.list.remove(&order);
+            }
+        });
+        Ok(())
+    }
+
+    fn orphan_block(&self, r: &impl ReadBlock, index: usize) -> Result<Arc<crate::device::Block>> {
+        let nr = self.orphan_block_nr(index)?;
+        let block = r.read_block(nr)?;
+        if !block.is_verified() {
+            orphan_file::verify(&block, self.orphans.file_seed, nr, self.geometry.has_csum())?;
+            block.set_verified();
+        }
+        Ok(block)
+    }
+
+    fn orphan_block_nr(&self, index: usize) -> Result<BlockNr> {
+        self.orphans.file_blocks.get(index).copied().ok_or_else(|| {
+            Error::corrupt("orphan file", Place::FileSystem, format!("has no block {index}"))
+        })
+    }
+
+    fn free_slot(&self, h: &Handle<'_>) -> Result<Option<(usize, usize)>> {
+        let blocks = self.orphans.file_blocks.len();
+        let hint = self.orphans.memory.lock().slot_hint;
+        for i in 0..blocks {
+            let index = (hint + i) % blocks;
+            let block = self.orphan_block(h, index)?;
+            if let Some(slot) = orphan_file::slots(&block).position(|entry| entry == 0) {
+                return Ok(Some((index, slot)));
+            }
+        }
+        Ok(None)
+    }
+
+    fn set_slot(&self, h: &mut Handle<'_>, index: usize, slot: usize, value: u32) -> Result<()> {
+        self.orphan_block(h, index)?;
+        let nr = self.orphan_block_nr(index)?;
+        let (seed, csum) = (self.orphans.file_seed, self.geometry.has_csum());
+        let block = h.modify(nr)?;
+        orphan_file::set_slot(block, slot, value, seed, nr, csum)
+    }
+
+    /// Finds the orphans that the disk records, into memory; for mount, before the first handle.
+    /// The newest comes first.
+    pub(crate) fn load_orphans(&self) -> Result<Vec<InodeNr>> {
+        let mut found = Vec::new();
+        let mut spots = Vec::new();
+        for index in 0..self.orphans.file_blocks.len() {
+            let block = self.orphan_block(&*self.cache, index)?;
+            for (slot, entry) in orphan_file::slots(&block).enumerate() {
+                if entry != 0 {
+                    spots.push((InodeNr(entry), Spot::Slot(index, slot)));
+                }
+            }
+        }
+        let mut list = Vec::new();
+        let mut next = superblock::read(&*self.cache, &self.geometry)?.last_orphan;
+        while next != 0 {
+            let nr = InodeNr(next);
+            if list.len() as u64 > self.geometry.inodes_count as u64 || list.contains(&nr) {
+                return Err(Error::corrupt("orphan list", Place::Inode(nr), "runs in a circle"));
+            }
+            list.push(nr);
+            next = inode_table::read(&*self.cache, &self.geometry, nr)?.dtime;
+        }
+        let count = list.len() as u64;
+        let mut memory = self.orphans.memory.lock();
+        memory.next_order = count;
+        for (i, nr) in list.into_iter().enumerate() {
+            let order = count - 1 - i as u64;
+            memory.list.insert(order, nr);
+            memory.spots.insert(nr, Spot::List(order));
+            found.push(nr);
+        }
+        for (nr, spot) in spots {
+            memory.spots.insert(nr, spot);
+            found.push(nr);
+        }
+        Ok(found)
+    }
+}
