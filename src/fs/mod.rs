@@ -9,4 +9,3 @@
 //!
 //! An operation takes its inodes' locks, works on copies of their records inside `Fs::update`, and
 //! publishes the copies (`InodeState::publish`) when that has returned `Ok`.
-
