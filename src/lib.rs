@@ -7,6 +7,7 @@
 #![deny(unsafe_code)]
 
 pub mod cache;
+#[allow(unsafe_code)]
 pub mod device;
 pub mod error;
 pub mod format;

@@ -20,10 +20,7 @@ impl MemoryDevice {
     }
 
     fn check(&self, offset: u64, len: u64) -> io::Result<()> {
-        match offset.checked_add(len) {
-            Some(end) if end <= self.size_bytes => Ok(()),
-            _ => Err(io::Error::new(io::ErrorKind::UnexpectedEof, "beyond the device's end")),
-        }
+        super::check_range(self.size_bytes, offset, len)
     }
 }
 

@@ -1,10 +1,20 @@
 //! Where the bytes live: image files, block devices and the test devices, behind one trait.
 //! Everything above may call it; it calls nothing of the project's but `units` and `error`.
 
+pub mod block;
 pub mod buf;
+pub mod faulty;
+pub mod file;
+pub mod holders;
+pub mod lock;
 pub mod memory;
+pub mod open;
+mod raw;
+pub mod recording;
+pub mod window;
 
 pub use buf::{Block, IoBuf};
+pub use open::{open, OpenDevice, OpenOptions};
 
 use std::io;
 use std::sync::Arc;
@@ -39,18 +49,12 @@ pub trait Device: Send + Sync {
     fn flush(&self) -> io::Result<()>;
 
     /// Tells the device that the bytes are not needed; what they read as afterwards is undefined.
+    /// EOPNOTSUPP where the device has no such request.
     fn discard(&self, offset: u64, len: u64) -> io::Result<()>;
 
     /// Makes the bytes zero, cheaply where the device can (a hole in an image file).
     fn write_zeroes(&self, offset: u64, len: u64) -> io::Result<()> {
-        let zeroes = vec![0; len.min(1 << 20) as usize];
-        let mut done = 0;
-        while done < len {
-            let chunk = (len - done).min(zeroes.len() as u64);
-            self.write_at(offset + done, &zeroes[..chunk as usize])?;
-            done += chunk;
-        }
-        Ok(())
+        write_zero_bytes(self, offset, len)
     }
 
     /// Whether writes are refused.
@@ -64,3 +68,23 @@ pub trait Device: Send + Sync {
 
 /// A device that several layers hold.
 pub type SharedDevice = Arc<dyn Device>;
+
+/// Zeroes by writing them: what every device can do.
+fn write_zero_bytes(device: &(impl Device + ?Sized), offset: u64, len: u64) -> io::Result<()> {
+    let zeroes = IoBuf::zeroed(len.min(1 << 20) as usize);
+    let mut done = 0;
+    while done < len {
+        let chunk = (len - done).min(zeroes.len() as u64);
+        device.write_at(offset + done, &zeroes[..chunk as usize])?;
+        done += chunk;
+    }
+    Ok(())
+}
+
+/// Refuses a request that leaves a device of `size_bytes`.
+fn check_range(size_bytes: u64, offset: u64, len: u64) -> io::Result<()> {
+    match offset.checked_add(len) {
+        Some(end) if end <= size_bytes => Ok(()),
+        _ => Err(raw::beyond_end()),
+    }
+}
