@@ -1,6 +1,8 @@
 //! Transactions: what the file system changes, made durable in order.
 //! Called by `cache/` (handles, reads) and `fs/` (commit, sync, mount); calls `format/` and `device/`.
 
+pub mod log_area;
+
 use crate::device::{Block, SharedDevice};
 use crate::error::{Error, Result};
 use crate::units::{BlockNr, BlockRange, GroupNr, Tid};
