@@ -5,6 +5,7 @@
 //! checks of the record itself; checks across records are the caller's. An encoder leaves its record sealed: with the
 //! checksum that the file system's features ask for.
 
+pub mod acl;
 pub mod bitmap;
 pub mod checksum;
 pub mod features;
@@ -17,6 +18,7 @@ pub mod orphan_file;
 pub mod superblock;
 pub mod time;
 mod wire;
+pub mod xattr;
 
 pub use features::{Compat, Features, Incompat, RoCompat};
 pub use geometry::Geometry;
