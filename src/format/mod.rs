@@ -20,6 +20,9 @@ pub mod time;
 mod wire;
 pub mod xattr;
 
+#[cfg(test)]
+mod oracle;
+
 pub use features::{Compat, Features, Incompat, RoCompat};
 pub use geometry::Geometry;
 pub use group::GroupDescriptor;
