@@ -8,9 +8,12 @@
 pub mod acl;
 pub mod bitmap;
 pub mod checksum;
+pub mod dirent;
 pub mod features;
 pub mod geometry;
 pub mod group;
+pub mod hash;
+pub mod htree;
 pub mod inode;
 pub mod jbd2;
 pub mod mmp;
