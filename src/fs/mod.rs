@@ -9,3 +9,5 @@
 //!
 //! An operation takes its inodes' locks, works on copies of their records inside `Fs::update`, and
 //! publishes the copies (`InodeState::publish`) when that has returned `Ok`.
+
+pub mod options;

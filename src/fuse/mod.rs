@@ -1,1 +1,3 @@
 //! fuse
+
+pub mod control;
