@@ -10,4 +10,6 @@
 //! An operation takes its inodes' locks, works on copies of their records inside `Fs::update`, and
 //! publishes the copies (`InodeState::publish`) when that has returned `Ok`.
 
+pub mod alloc;
+pub mod groups;
 pub mod options;
