@@ -1,0 +1,392 @@
+//! Files: open, read, write, release.
+
+use super::attr::Caller;
+use super::data::{gap, DirtyData, Page};
+use super::inode::{Inode, InodeState};
+use super::{map, Fs};
+use crate::device::{Block, IoBuf};
+use crate::error::{Error, Result};
+use crate::format::inode::{FileKind, InodeFlags, RawInode};
+use crate::units::{BlockRange, FileBlock, InodeNr};
+use std::sync::Arc;
+
+/// Bytes read from a file; dereferences to exactly those.
+pub struct ReadBytes {
+    buf: IoBuf,
+    range: std::ops::Range<usize>,
+}
+
+impl std::ops::Deref for ReadBytes {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        self.buf.get(self.range.clone()).unwrap_or_default()
+    }
+}
+
+impl Fs {
+    /// Opens a file or directory: it stays usable after its last name is gone, until [`release`](Self::release).
+    /// `flags` are open(2)'s; EPERM where the inode's flags forbid what they ask for.
+    pub fn open(&self, nr: InodeNr, flags: i32) -> Result<()> {
+        let inode = self.inode(nr)?;
+        let mut state = self.live(&inode)?;
+        if flags & libc::O_ACCMODE != libc::O_RDONLY {
+            if self.is_read_only() {
+                return Err(Error::ReadOnly);
+            }
+            Self::check_mutable(&state.raw, true)?;
+            if state.raw.flags.contains(InodeFlags::APPEND) && flags & libc::O_APPEND == 0 {
+                return Err(Error::NotPermitted);
+            }
+        }
+        if state.raw.flags.contains(InodeFlags::APPEND) && flags & libc::O_TRUNC != 0 {
+            return Err(Error::NotPermitted);
+        }
+        state.opens += 1;
+        Ok(())
+    }
+
+    /// Undoes one [`open`](Self::open); the last one of a file without names frees it.
+    pub fn release(&self, nr: InodeNr) -> Result<()> {
+        let Some(inode) = self.inodes.get(nr) else { return Ok(()) };
+        let last = {
+            let mut state = inode.write();
+            state.opens = state.opens.saturating_sub(1);
+            state.opens == 0 && state.raw.links == 0 && !state.dead
+        };
+        if last {
+            self.inactivate(inode)
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Reads up to `size` bytes at `offset`; fewer at the file's end.
+    pub fn read(&self, nr: InodeNr, offset: u64, size: u32) -> Result<ReadBytes> {
+        let inode = self.inode(nr)?;
+        let state = inode.read();
+        if state.raw.is_dir() {
+            return Err(Error::IsDirectory);
+        }
+        let end = state.size().min(offset.saturating_add(size as u64));
+        if offset >= end {
+            return Ok(ReadBytes { buf: IoBuf::zeroed(0), range: 0..0 });
+        }
+        let bytes = self.noting(self.read_range(&inode, &state, offset, end))?;
+        let touch = self.wants_atime(&state.raw);
+        drop(state);
+        if touch {
+            self.touch_atime(&inode);
+        }
+        Ok(bytes)
+    }
+
+    /// The bytes `[offset, end)`, which lie within the file's size.
+    pub(crate) fn read_range(
+        &self,
+        inode: &Inode,
+        state: &InodeState,
+        offset: u64,
+        end: u64,
+    ) -> Result<ReadBytes> {
+        if state.raw.flags.contains(InodeFlags::INLINE_DATA) {
+            return self.read_inline(inode.nr, &state.raw, offset, end);
+        }
+        let block_bytes = self.geometry.block_bytes as u64;
+        let first = (offset / block_bytes) as u32;
+        let last = end.div_ceil(block_bytes) as u32;
+        let skip = (offset % block_bytes) as usize;
+        let mut buf = IoBuf::zeroed((last - first) as usize * block_bytes as usize);
+        let data = state.data.as_deref();
+        let mut at = first;
+        while let Some((start, len)) = gap(data, at, last) {
+            let to = (start - first) as usize * block_bytes as usize;
+            let bytes = len as usize * block_bytes as usize;
+            let slot = buf.get_mut(to..to + bytes).unwrap_or_default();
+            self.read_mapped(inode.nr, &state.raw, FileBlock(start), len, slot)?;
+            at = start + len;
+        }
+        if let Some(data) = data {
+            for (nr, page) in data.pages.range(first..last) {
+                let to = (nr - first) as usize * block_bytes as usize;
+                if let Some(slot) = buf.get_mut(to..to + page.block.len()) {
+                    slot.copy_from_slice(&page.block);
+                }
+            }
+        }
+        Ok(ReadBytes { buf, range: skip..skip + (end - offset) as usize })
+    }
+
+    /// Fills `buf` (zeroes so far) with `len` file blocks from the disk; holes stay zero.
+    fn read_mapped(
+        &self,
+        nr: InodeNr,
+        raw: &RawInode,
+        start: FileBlock,
+        len: u32,
+        buf: &mut [u8],
+    ) -> Result<()> {
+        let block_bytes = self.geometry.block_bytes as usize;
+        let mut done = 0;
+        while done < len {
+            let at = start.plus(done);
+            let mapping = map::lookup(&self.geometry, &*self.cache, nr, raw, at, len - done)?;
+            let count = mapping.len.clamp(1, len - done);
+            if let (Some(physical), false) = (mapping.physical, mapping.unwritten) {
+                let from = done as usize * block_bytes;
+                let slot = buf.get_mut(from..from + count as usize * block_bytes).unwrap_or_default();
+                self.cache.read_data(BlockRange::new(physical, count), slot)?;
+            }
+            done += count;
+        }
+        Ok(())
+    }
+
+    fn read_inline(&self, nr: InodeNr, raw: &RawInode, offset: u64, end: u64) -> Result<ReadBytes> {
+        let bytes = super::xattr::inline_data(&*self.cache, &self.geometry, nr, raw)?;
+        let mut buf = IoBuf::zeroed(end as usize);
+        let have = bytes.len().min(end as usize);
+        buf[..have].copy_from_slice(&bytes[..have]);
+        Ok(ReadBytes { buf, range: offset as usize..end as usize })
+    }
+
+    /// Writes at `offset`. The bytes are in memory, with their space held, when this returns; fsync
+    /// makes them durable. `kill_priv`: the writer may not keep set-id bits (it is not privileged).
+    pub fn write(
+        &self,
+        nr: InodeNr,
+        offset: u64,
+        bytes: &[u8],
+        caller: &Caller,
+        kill_priv: bool,
+    ) -> Result<u32> {
+        let inode = self.inode(nr)?;
+        self.throttle(&inode)?;
+        let mut state = self.live(&inode)?;
+        let limit = map::max_size(&self.geometry, &state.raw);
+        self.check_writable(&state)?;
+        if state.raw.flags.contains(InodeFlags::APPEND) && offset < state.size() {
+            return Err(Error::NotPermitted);
+        }
+        if offset >= limit && !bytes.is_empty() {
+            return Err(Error::FileTooBig);
+        }
+        let bytes = &bytes[..bytes.len().min((limit - offset.min(limit)) as usize)];
+        if bytes.is_empty() {
+            return Ok(0);
+        }
+        self.noting(self.buffer(&inode, &mut state, offset, bytes))?;
+        let now = self.now();
+        state.raw.mtime = now;
+        state.raw.ctime = now;
+        state.touched = true;
+        if kill_priv || caller.uid != 0 {
+            Self::kill_set_id(&mut state.raw);
+        }
+        self.writeback.add(&inode, &mut state);
+        Ok(bytes.len() as u32)
+    }
+
+    /// Whether file data may change: a regular file, not immutable, on a writable file system.
+    pub(crate) fn check_writable(&self, state: &InodeState) -> Result<()> {
+        if self.is_read_only() {
+            return Err(Error::ReadOnly);
+        }
+        if self.journal.is_aborted() {
+            return Err(Error::Aborted);
+        }
+        match state.raw.kind() {
+            Some(FileKind::Regular) => {}
+            Some(FileKind::Directory) => return Err(Error::IsDirectory),
+            _ => return Err(Error::Invalid),
+        }
+        Self::check_mutable(&state.raw, true)
+    }
+
+    /// Clears the set-id bits as a write by an unprivileged program does.
+    pub(crate) fn kill_set_id(raw: &mut RawInode) {
+        raw.mode &= !0o4000;
+        if raw.mode & 0o010 != 0 {
+            raw.mode &= !0o2000;
+        }
+    }
+
+    /// Puts bytes into the inode's delayed data, holding space for blocks that the file doesn't have.
+    pub(crate) fn buffer(
+        &self,
+        inode: &Arc<Inode>,
+        state: &mut InodeState,
+        offset: u64,
+        bytes: &[u8],
+    ) -> Result<()> {
+        let block_bytes = self.geometry.block_bytes as u64;
+        let end = offset + bytes.len() as u64;
+        if offset > state.size() {
+            self.zero_tail(inode, state)?;
+        }
+        let (first, last) = ((offset / block_bytes) as u32, end.div_ceil(block_bytes) as u32);
+        let holes = self.unmapped(inode.nr, state, first, last)?;
+        let count: u64 = holes.iter().map(|(_, len)| *len as u64).sum();
+        if count > 0 {
+            self.hold_space(inode.nr, count)?;
+        }
+        let result = self.fill_pages(inode, state, offset, bytes, &holes);
+        if result.is_err() && count > 0 {
+            let kept = holes
+                .iter()
+                .flat_map(|(start, len)| *start..start + len)
+                .filter(|nr| state.data.as_ref().is_some_and(|d| d.pages.contains_key(nr)))
+                .count() as u64;
+            self.allocator.release_space(count - kept);
+        }
+        result
+    }
+
+    fn fill_pages(
+        &self,
+        inode: &Inode,
+        state: &mut InodeState,
+        offset: u64,
+        bytes: &[u8],
+        holes: &[(u32, u32)],
+    ) -> Result<()> {
+        let block_bytes = self.geometry.block_bytes as usize;
+        let end = offset + bytes.len() as u64;
+        let mut done = 0;
+        let mut added = 0;
+        while done < bytes.len() {
+            let at = offset + done as u64;
+            let nr = (at / block_bytes as u64) as u32;
+            let within = (at % block_bytes as u64) as usize;
+            let chunk = (block_bytes - within).min(bytes.len() - done);
+            let piece = &bytes[done..done + chunk];
+            let in_hole = holes.iter().any(|(start, len)| (*start..start + len).contains(&nr));
+            let size = state.size();
+            let page = state.data.as_mut().and_then(|d| d.pages.get_mut(&nr));
+            if let Some(page) = page {
+                Arc::make_mut(&mut page.block)[within..within + chunk].copy_from_slice(piece);
+            } else {
+                let block = if chunk == block_bytes {
+                    Block::from_bytes(piece)
+                } else {
+                    let mut block = self.old_block(inode.nr, &state.raw, size, nr, in_hole)?;
+                    block[within..within + chunk].copy_from_slice(piece);
+                    block
+                };
+                let data = state.data.get_or_insert_with(|| Box::new(DirtyData::new(size)));
+                data.pages.insert(nr, Page { block: Arc::new(block), held: in_hole });
+                added += block_bytes as u64;
+            }
+            done += chunk;
+        }
+        self.writeback.grew(added);
+        let size = state.raw.size;
+        let data = state.data.get_or_insert_with(|| Box::new(DirtyData::new(size)));
+        data.size = data.size.max(end);
+        Ok(())
+    }
+
+    /// A file block as the disk has it, zero behind the file's size.
+    pub(crate) fn old_block(
+        &self,
+        nr: InodeNr,
+        raw: &RawInode,
+        size: u64,
+        file_block: u32,
+        is_hole: bool,
+    ) -> Result<Block> {
+        let block_bytes = self.geometry.block_bytes as usize;
+        let mut block = Block::zeroed(block_bytes);
+        let start = file_block as u64 * block_bytes as u64;
+        if is_hole || start >= size {
+            return Ok(block);
+        }
+        self.read_mapped(nr, raw, FileBlock(file_block), 1, &mut block)?;
+        if size - start < block_bytes as u64 {
+            block[(size - start) as usize..].fill(0);
+        }
+        Ok(block)
+    }
+
+    /// Makes sure that what lies between the file's size and its last block's end reads as zeroes once the
+    /// file is longer (rule J10).
+    pub(crate) fn zero_tail(&self, inode: &Arc<Inode>, state: &mut InodeState) -> Result<()> {
+        let block_bytes = self.geometry.block_bytes as u64;
+        let size = state.size();
+        let nr = (size / block_bytes) as u32;
+        if size.is_multiple_of(block_bytes) || state.raw.flags.contains(InodeFlags::INLINE_DATA) {
+            return Ok(());
+        }
+        let from = (size % block_bytes) as usize;
+        if let Some(page) = state.data.as_mut().and_then(|d| d.pages.get_mut(&nr)) {
+            Arc::make_mut(&mut page.block)[from..].fill(0);
+            return Ok(());
+        }
+        let mapping = map::lookup(&self.geometry, &*self.cache, inode.nr, &state.raw, FileBlock(nr), 1)?;
+        if mapping.physical.is_none() || mapping.unwritten {
+            return Ok(());
+        }
+        let mut block = Block::zeroed(block_bytes as usize);
+        self.read_mapped(inode.nr, &state.raw, FileBlock(nr), 1, &mut block)?;
+        if block[from..].iter().all(|b| *b == 0) {
+            return Ok(());
+        }
+        block[from..].fill(0);
+        let data = state.data.get_or_insert_with(|| Box::new(DirtyData::new(size)));
+        data.pages.insert(nr, Page { block: Arc::new(block), held: false });
+        self.writeback.grew(block_bytes);
+        self.writeback.add(inode, state);
+        Ok(())
+    }
+
+    /// The file blocks in `[first, last)` that have neither a page nor a block, as `(start, len)`.
+    fn unmapped(&self, nr: InodeNr, state: &InodeState, first: u32, last: u32) -> Result<Vec<(u32, u32)>> {
+        let mut holes = Vec::new();
+        let mut at = first;
+        while let Some((start, len)) = gap(state.data.as_deref(), at, last) {
+            let mut done = 0;
+            while done < len {
+                let from = FileBlock(start + done);
+                let mapping =
+                    map::lookup(&self.geometry, &*self.cache, nr, &state.raw, from, len - done)?;
+                let count = mapping.len.clamp(1, len - done);
+                if mapping.physical.is_none() {
+                    holes.push((from.0, count));
+                }
+                done += count;
+            }
+            at = start + len;
+        }
+        Ok(holes)
+    }
+
+    /// Holds space for `blocks` file blocks; when there isn't enough, makes pending frees usable and tries again.
+    fn hold_space(&self, nr: InodeNr, blocks: u64) -> Result<()> {
+        match self.allocator.hold_space(blocks) {
+            Err(error) if error.is(libc::ENOSPC) => {
+                tracing::debug!(inode = nr.0, blocks, "no space: committing frees and trying again");
+                self.drain_inactivation();
+                self.journal.commit(self.journal.running_tid())?;
+                self.allocator.hold_space(blocks)
+            }
+            result => result,
+        }
+    }
+
+    fn wants_atime(&self, raw: &RawInode) -> bool {
+        if self.is_read_only() || self.options.noatime || raw.flags.contains(InodeFlags::NOATIME) {
+            return false;
+        }
+        let now = self.now();
+        raw.atime <= raw.mtime || raw.atime <= raw.ctime || now.seconds - raw.atime.seconds >= 24 * 3600
+    }
+
+    /// Sets atime, relatime-wise; written with the inode's next change or by the next sync.
+    pub(crate) fn touch_atime(&self, inode: &Arc<Inode>) {
+        let mut state = inode.write();
+        if !state.dead && self.wants_atime(&state.raw) {
+            state.raw.atime = self.now();
+            state.touched = true;
+            self.writeback.add(inode, &mut state);
+        }
+    }
+}

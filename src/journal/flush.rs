@@ -1,0 +1,82 @@
+//! The device's flushes, shared by everyone who needs one, and counted.
+//!
+//! A write that has returned takes a stamp: the number of the next flush to *begin*. It is durable
+//! when that flush, or a later one, has succeeded. After a failed flush nothing is known of any
+//! write since the last good one, so the clock stays broken.
+
+use crate::device::SharedDevice;
+use crate::error::{Error, Result};
+use parking_lot::{Condvar, Mutex};
+
+#[derive(Default)]
+struct State {
+    begun: u64,
+    done: u64,
+    under_way: bool,
+    broken: bool,
+}
+
+/// See the module's text.
+pub(super) struct FlushClock {
+    device: SharedDevice,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+impl FlushClock {
+    pub(super) fn new(device: SharedDevice) -> Self {
+        Self { device, state: Mutex::default(), changed: Condvar::new() }
+    }
+
+    /// The flush that covers every write that has returned by now.
+    pub(super) fn stamp(&self) -> u64 {
+        self.state.lock().begun + 1
+    }
+
+    /// Whether the flush with this stamp has succeeded.
+    pub(super) fn is_done(&self, stamp: u64) -> bool {
+        self.state.lock().done >= stamp
+    }
+
+    /// How many flushes the device has been given.
+    pub(super) fn count(&self) -> u64 {
+        self.state.lock().begun
+    }
+
+    /// Returns when the flush with this stamp has succeeded, flushing if nobody else does.
+    pub(super) fn wait(&self, stamp: u64) -> Result<()> {
+        let mut state = self.state.lock();
+        loop {
+            if state.broken {
+                return Err(Error::Posix(libc::EIO));
+            }
+            if state.done >= stamp {
+                return Ok(());
+            }
+            if state.under_way {
+                self.changed.wait(&mut state);
+                continue;
+            }
+            state.under_way = true;
+            state.begun += 1;
+            let this = state.begun;
+            drop(state);
+            let result = self.device.flush();
+            state = self.state.lock();
+            state.under_way = false;
+            self.changed.notify_all();
+            match result {
+                Ok(()) => state.done = this,
+                Err(source) => {
+                    state.broken = true;
+                    return Err(Error::io("flushing the device", source));
+                }
+            }
+        }
+    }
+
+    /// Makes durable every write that has returned by now.
+    pub(super) fn flush(&self) -> Result<()> {
+        self.wait(self.stamp())
+    }
+}
