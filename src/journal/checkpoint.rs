@@ -125,7 +125,10 @@ impl Journal {
     pub(super) fn make_space(&self, need: u32) -> Result<()> {
         let Some(log) = &self.log else { return Ok(()) };
         if need > log.ring.lock().len() {
-            return Err(Error::io("a handle that the log can't hold", std::io::ErrorKind::StorageFull.into()));
+            return Err(Error::io(
+                "a handle that the log can't hold",
+                std::io::ErrorKind::StorageFull.into(),
+            ));
         }
         self.checkpoint()?;
         if log.ring.lock().free >= need {
@@ -149,7 +152,10 @@ impl Journal {
     }
 
     /// Marks the drained log empty, with the features that it had before it was mounted. Durable on return.
-    pub fn mark_clean(&self, restore: impl FnOnce(&mut crate::format::jbd2::JournalSuperblock)) -> Result<()> {
+    pub fn mark_clean(
+        &self,
+        restore: impl FnOnce(&mut crate::format::jbd2::JournalSuperblock),
+    ) -> Result<()> {
         let Some(log) = &self.log else { return Ok(()) };
         let next = self.running_tid();
         let mut superblock = log.superblock.lock();

@@ -14,9 +14,7 @@ use super::transaction::Transaction;
 use crate::device::Block;
 use crate::error::{Error, Result};
 use crate::format::checksum::crc32_be;
-use crate::format::jbd2::{
-    self, needs_escape, CommitBlock, DescriptorBuilder, LogChecksum, RevokeBuilder,
-};
+use crate::format::jbd2::{self, needs_escape, CommitBlock, DescriptorBuilder, LogChecksum, RevokeBuilder};
 use parking_lot::MutexGuard;
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};

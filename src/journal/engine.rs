@@ -243,7 +243,11 @@ impl Journal {
     /// When the running transaction's first handle came; `None` while it is empty.
     pub fn running_since(&self) -> Option<Instant> {
         let running = self.running.lock();
-        if running.is_empty() { None } else { running.began }
+        if running.is_empty() {
+            None
+        } else {
+            running.began
+        }
     }
 
     /// Whether `tid` is durable.
@@ -324,9 +328,11 @@ impl Journal {
                 if waiting.waiters.is_empty() {
                     return;
                 }
-                waiting.waiters.iter().map(|w| (w.tid, w.stamp)).reduce(|a, b| {
-                    (if a.0.is_after(b.0) { a.0 } else { b.0 }, a.1.max(b.1))
-                })
+                waiting
+                    .waiters
+                    .iter()
+                    .map(|w| (w.tid, w.stamp))
+                    .reduce(|a, b| (if a.0.is_after(b.0) { a.0 } else { b.0 }, a.1.max(b.1)))
             };
             let Some((tid, stamp)) = target else { continue };
             let result = self.commit(tid).and_then(|()| self.flush(stamp));
