@@ -7,7 +7,15 @@
 //! Lock order: `commit_lock` (one leader) -> `running` (the update lock) -> `log` -> `records` -> the
 //! state of waiters. No I/O happens under `running`, `log` or `records`.
 
+pub mod fast_commit;
 pub mod log_area;
+mod log_reader;
+pub mod recovery;
+#[cfg(test)]
+mod recovery_tests;
+pub mod replay;
+#[cfg(test)]
+mod test_log;
 
 mod checkpoint;
 mod commit;
