@@ -163,7 +163,8 @@ impl Area {
 
     /// Whether an area of `len` bytes holds these attributes.
     pub fn holds(self, len: usize, attributes: &[AttributeRef<'_>]) -> bool {
-        let used: usize = attributes.iter().map(|a| a.bytes()).map(|(entry, value)| entry + value).sum();
+        let used: usize =
+            attributes.iter().map(AttributeRef::bytes).map(|(entry, value)| entry + value).sum();
         self.header_bytes() + used + END_BYTES <= len
     }
 }

@@ -10,6 +10,9 @@
 //! An operation takes its inodes' locks, works on copies of their records inside `Fs::update`, and
 //! publishes the copies (`InodeState::publish`) when that has returned `Ok`.
 
+pub mod acl;
 pub mod alloc;
 pub mod groups;
+pub mod inode_table;
 pub mod options;
+pub mod xattr;
