@@ -8,6 +8,7 @@
 //! state of waiters. No I/O happens under `running`, `log` or `records`.
 
 pub mod fast_commit;
+pub mod locate;
 pub mod log_area;
 mod log_reader;
 pub mod recovery;
