@@ -220,6 +220,77 @@ fn attributes_of_other_writers_are_read_and_damage_is_named() {
     assert!(error.to_string().contains(&format!("attribute block at block {block}")), "{error}");
 }
 
+/// Runs a shell script in the image's root, mounted by the kernel. `None`: the kernel can't be had here.
+fn in_kernel(image: &Image, script: &str) -> Option<String> {
+    let dir = tempfile::tempdir().unwrap();
+    let mounted =
+        run(Command::new("mount").args(["-o", "loop,acl,user_xattr"]).arg(&image.path).arg(dir.path()));
+    let Some((true, _)) = mounted else {
+        println!("skipped: no kernel mount of an image here");
+        return None;
+    };
+    let result = run(Command::new("sh").args(["-ec", script]).current_dir(dir.path()));
+    let (unmounted, text) = run(Command::new("umount").arg(dir.path())).unwrap();
+    assert!(unmounted, "{text}");
+    let (ok, text) = result.unwrap();
+    assert!(ok, "{text}");
+    Some(text)
+}
+
+const KERNEL_WRITES: &str = "
+for f in a b; do
+    setfattr -n user.short -v 1 $f
+    setfattr -n trusted.long -v $(printf %0300d 7) $f
+    setfattr -n security.capability -v 0x0100000200040000000000000000000000000000 $f
+done
+setfacl -m u:1000:rw,g:70000:r a
+mkdir d
+setfacl -d -m u:1000:rwx d
+stat -c %i d";
+
+#[test]
+fn the_kernel_reads_what_we_write_and_we_what_it_writes() {
+    use crate::format::acl::{Acl, Entry, Tag};
+    use crate::fs::acl;
+    for options in [["-t", "ext3", "-I", "128"], ["-t", "ext4", "-I", "256"], ["-t", "ext4", "-I", "128"]] {
+        let Some(image) = Image::make(&[&options[..], &["-b", "1024"]].concat()) else { return };
+        let Some(dir) = in_kernel(&image, KERNEL_WRITES) else { return };
+        let dir = InodeNr(dir.trim().parse().unwrap());
+        let fs = image.mount();
+        assert_eq!(fs.all(FIRST).len(), 4, "{options:?}");
+        assert_eq!(fs.get(SECOND, user(b"short")).unwrap(), b"1");
+        let acl = |nr, kind| acl::get(&fs.cache, &fs.geometry, nr, &fs.raw(nr), kind).unwrap();
+        let access = acl(FIRST, acl::Kind::Access).unwrap();
+        assert_eq!(access.entries()[1], Entry { tag: Tag::User(1000), perm: 6 });
+        assert_eq!(access.mode(0o100_000), fs.raw(FIRST).mode);
+        assert!(acl(dir, acl::Kind::Access).is_none());
+        let default = acl(dir, acl::Kind::Default).unwrap();
+
+        fs.set(SECOND, user(b"short"), b"ours", Mode::Replace).unwrap();
+        fs.set(SECOND, user(b"empty"), b"", Mode::Create).unwrap();
+        assert!(fs.remove(FIRST, user(b"short")));
+        let mut shown = default.clone();
+        shown.chmod(0o750);
+        fs.change(SECOND, |h, cx, raw| acl::set(h, cx, SECOND, raw, acl::Kind::Access, Some(&shown)))
+            .unwrap();
+        let minimal = Acl::from_mode(0o604);
+        fs.change(FIRST, |h, cx, raw| acl::set(h, cx, FIRST, raw, acl::Kind::Access, Some(&minimal)))
+            .unwrap();
+        fs.change(dir, |h, cx, raw| acl::set(h, cx, dir, raw, acl::Kind::Access, Some(&default))).unwrap();
+        fs.commit();
+        image.check();
+        let read = "getfattr -d -m - --absolute-names a b; getfacl -cnE a b d; stat -c %a a b d; cat a b";
+        let text = in_kernel(&image, read).unwrap();
+        let long = format!("trusted.long=\"{:0300}\"", 7);
+        assert_eq!(text.matches(&long).count(), 2, "{text}");
+        for part in ["user.short=\"ours\"", "user.empty", "user:1000:rwx", "mask::r-x", "604\n750\n77"] {
+            assert!(text.contains(part), "{options:?}: no {part} in {text}");
+        }
+        assert!(!text.contains("user.short=\"1\"") && !text.contains("group:70000"), "{text}");
+        image.check();
+    }
+}
+
 #[derive(Clone, Debug)]
 enum Step {
     Set(u8, u8, usize),
