@@ -15,7 +15,7 @@ use crate::journal::Journal;
 use crate::units::{InodeNr, Tid};
 use parking_lot::{Mutex, RwLockWriteGuard};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// A mounted file system.
 pub struct Fs {
@@ -35,6 +35,8 @@ pub struct Fs {
     pub(crate) errors_seen: AtomicBool,
     pub(crate) writeback: super::writeback::Writeback,
     pub(crate) inactivation: super::inactivate::Queue,
+    /// Blocks of the format's own, for statfs; counted when first asked for.
+    pub(crate) overhead_blocks: OnceLock<u64>,
 }
 
 impl Fs {
@@ -78,7 +80,10 @@ impl Fs {
                 return Ok(inode);
             }
         }
-        Err(Error::io("an inode table block that never stayed in memory", std::io::ErrorKind::OutOfMemory.into()))
+        Err(Error::io(
+            "an inode table block that never stayed in memory",
+            std::io::ErrorKind::OutOfMemory.into(),
+        ))
     }
 
     /// The inode, locked to be changed, and alive.
@@ -111,7 +116,11 @@ impl Fs {
 
     /// Runs one operation's changes as [`BlockCache::update`] does; on ENOSPC with frees that are not durable
     /// yet, commits and tries once more (rule J9).
-    pub fn update<R>(&self, credits: u32, mut f: impl FnMut(&mut Handle<'_>) -> Result<R>) -> Result<(Tid, R)> {
+    pub fn update<R>(
+        &self,
+        credits: u32,
+        mut f: impl FnMut(&mut Handle<'_>) -> Result<R>,
+    ) -> Result<(Tid, R)> {
         if self.is_read_only() {
             return Err(Error::ReadOnly);
         }
@@ -165,11 +174,8 @@ impl Fs {
 
     /// EPERM for an inode that must not change (immutable), or only grow (`append_allowed` false).
     pub fn check_mutable(raw: &RawInode, append_allowed: bool) -> Result<()> {
-        let forbidden = if append_allowed {
-            InodeFlags::IMMUTABLE
-        } else {
-            InodeFlags::IMMUTABLE | InodeFlags::APPEND
-        };
+        let forbidden =
+            if append_allowed { InodeFlags::IMMUTABLE } else { InodeFlags::IMMUTABLE | InodeFlags::APPEND };
         if raw.flags.intersects(forbidden) {
             return Err(Error::NotPermitted);
         }

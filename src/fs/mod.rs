@@ -12,6 +12,7 @@
 
 pub mod acl;
 pub mod alloc;
+pub mod attr;
 pub mod groups;
 pub mod inode_table;
 pub mod options;

@@ -23,6 +23,10 @@ use std::sync::Arc;
 /// Bytes of the record that every ext2 inode has; what is beyond them counts from here.
 const OLD_RECORD_BYTES: usize = 128;
 
+/// Blocks that one change of an inode's attributes may touch: its table block, the old and the new attribute
+/// block, a bitmap and a descriptor for each, the superblock.
+pub(crate) const CREDITS: u32 = 8;
+
 /// What changing attributes needs of the file system.
 #[derive(Copy, Clone)]
 pub struct Context<'a> {
