@@ -1,0 +1,226 @@
+//! Recovery against journals that others wrote, compared with e2fsck's replay, block by block.
+//!
+//! Needs e2fsprogs; the kernel's journals need root and loop devices. What is missing is said and skipped.
+
+use journalfs::device::file::FileDevice;
+use journalfs::device::Device;
+use journalfs::error::Result;
+use journalfs::format::Superblock;
+use journalfs::journal::locate::{locate, Located};
+use journalfs::journal::recovery::{recover, Recovered};
+use journalfs::journal::replay::{apply, finish};
+use journalfs::units::BlockNr;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+fn run(program: &str, args: &[&str]) -> Output {
+    Command::new(program).args(args).output().unwrap_or_else(|e| panic!("{program}: {e}"))
+}
+
+fn must(program: &str, args: &[&str]) -> String {
+    let output = run(program, args);
+    let text = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+    assert!(output.status.success(), "{program} {args:?}: {}\n{text}", output.status);
+    text
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+fn copy(from: &Path, to: &Path) {
+    must("cp", &["--sparse=always", text(from), text(to)]);
+}
+
+fn superblock(device: &dyn Device) -> Superblock {
+    let mut bytes = [0; 1024];
+    device.read_at(1024, &mut bytes).unwrap();
+    Superblock::decode(&bytes).unwrap()
+}
+
+/// Replays the image's journal with our code.
+fn replay(image: &Path) -> Result<(Located, Recovered)> {
+    let device = FileDevice::open(image, false, false).unwrap();
+    let mut located = locate(&device, &superblock(&device))?.expect("a journal");
+    let recovered = recover(&device, &located.area, &located.superblock)?;
+    apply(&recovered, &device, &located.area)?;
+    finish(&recovered, &device, &located.area, &mut located.superblock)?;
+    Ok((located, recovered))
+}
+
+fn block(device: &dyn Device, block_bytes: u32, nr: u64) -> Vec<u8> {
+    let mut bytes = vec![0; block_bytes as usize];
+    device.read_at(nr * block_bytes as u64, &mut bytes).unwrap();
+    bytes
+}
+
+/// Replays one copy of the image with e2fsck and one with ours: every block must be the same but the
+/// superblocks, which each writes its own way. Returns how many blocks the log had.
+fn same_as_e2fsck(image: &Path, dir: &Path) -> usize {
+    let (ours, theirs) = (dir.join("ours.img"), dir.join("theirs.img"));
+    copy(image, &ours);
+    copy(image, &theirs);
+    let (located, recovered) = replay(&ours).unwrap();
+    run("e2fsck", &["-y", "-E", "journal_only", text(&theirs)]);
+    let ours_device = FileDevice::open(&ours, true, false).unwrap();
+    let theirs_device = FileDevice::open(&theirs, true, false).unwrap();
+    let sb = superblock(&ours_device);
+    let own = [located.area.physical(0).unwrap().0, 1024 / sb.block_bytes() as u64];
+    for nr in (0..sb.blocks_count).filter(|nr| !own.contains(nr)) {
+        let (a, b) = (block(&ours_device, sb.block_bytes(), nr), block(&theirs_device, sb.block_bytes(), nr));
+        assert!(
+            a == b,
+            "{}: block {nr} differs (in the log: {:?})",
+            image.display(),
+            recovered.blocks.get(&BlockNr(nr))
+        );
+    }
+    let theirs_sb = superblock(&theirs_device);
+    assert_eq!(sb.free_blocks_count, theirs_sb.free_blocks_count);
+    assert!(!sb.features.names().contains(&"needs_recovery".to_string()));
+    recovered.blocks.len()
+}
+
+fn corpus() -> Option<PathBuf> {
+    let path = std::env::var_os("JOURNALFS_CORPUS")
+        .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/corpus"), PathBuf::from);
+    if path.join("images").is_dir() {
+        return Some(path.join("images"));
+    }
+    println!("skipped: no corpus");
+    None
+}
+
+fn unpack(corpus: &Path, name: &str, dir: &Path) -> PathBuf {
+    let image = dir.join(name);
+    let bytes = run("gunzip", &["-c", text(&corpus.join(format!("{name}.img.gz")))]).stdout;
+    std::fs::write(&image, bytes).unwrap();
+    image
+}
+
+#[test]
+fn journals_of_the_corpus() {
+    let Some(corpus) = corpus() else { return };
+    let dir = tempfile::tempdir().unwrap();
+    // Logs that can be replayed, though some end in garbage.
+    for name in ["f_jnl_32bit", "j_corrupt_commit_tid", "j_corrupt_revoke_csum"] {
+        same_as_e2fsck(&unpack(&corpus, name, dir.path()), dir.path());
+    }
+    // Damaged ones are refused by what is wrong with them, and nothing is written.
+    for (name, why) in [
+        ("j_corrupt_journal_block", "the copy of block 1090 has a wrong checksum"),
+        ("j_corrupt_revoke_rcount", "corrupt revoke block at log block 1"),
+        ("j_corrupt_sb_magic", "corrupt journal superblock"),
+        ("j_recover_fast_commit", "fast_commit"),
+    ] {
+        let image = unpack(&corpus, name, dir.path());
+        let before = std::fs::read(&image).unwrap();
+        let error = replay(&image).unwrap_err().to_string();
+        assert!(error.contains(why), "{name}: {error}");
+        assert!(std::fs::read(&image).unwrap() == before, "{name} was changed");
+    }
+}
+
+/// A mounted image; unmounted when dropped, whatever the test did.
+struct Mount<'a>(&'a Path);
+
+impl<'a> Mount<'a> {
+    /// `None` where the kernel won't (no root, no loop devices, no such option).
+    fn new(image: &Path, options: &str, at: &'a Path) -> Option<Self> {
+        std::fs::create_dir_all(at).unwrap();
+        let options = format!("loop,{options}");
+        let output = run("mount", &["-o", &options, text(image), text(at)]);
+        output.status.success().then_some(Self(at))
+    }
+}
+
+impl Drop for Mount<'_> {
+    fn drop(&mut self) {
+        run("umount", &[text(self.0)]);
+    }
+}
+
+/// Work that logs, frees, reuses and revokes metadata blocks.
+fn churn(dir: &Path) {
+    for round in 0..6 {
+        for n in 0..40 {
+            let sub = dir.join(format!("d{n}"));
+            std::fs::create_dir_all(&sub).unwrap();
+            for file in 0..8 {
+                std::fs::write(sub.join(format!("file-{round}-{file}")), vec![n as u8; 3000 * file]).unwrap();
+            }
+        }
+        must("sync", &["-f", text(dir)]);
+        for n in (round % 2..40).step_by(2) {
+            std::fs::remove_dir_all(dir.join(format!("d{n}"))).unwrap();
+        }
+        std::fs::File::open(dir).unwrap().sync_all().unwrap();
+    }
+    // A file that begins with the journal's magic, for data=journal.
+    let magic = [&0xc03b_3998_u32.to_be_bytes()[..], &[1; 5000]].concat();
+    std::fs::write(dir.join("magic"), magic).unwrap();
+    must("sync", &["-f", text(dir)]);
+}
+
+#[test]
+fn journals_that_the_kernel_left_dirty() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut done = 0;
+    for (mkfs, options) in [
+        (&["-t", "ext3", "-b", "1024"][..], "noatime"),
+        (&["-t", "ext3", "-b", "4096"], "data=journal"),
+        (&["-t", "ext4", "-b", "1024"], "noatime"),
+        (&["-t", "ext4", "-O", "metadata_csum,64bit"], "data=journal"),
+        (&["-t", "ext4", "-O", "^metadata_csum,64bit"], "journal_checksum,data=journal"),
+        (&["-t", "ext4", "-O", "^metadata_csum,64bit"], "journal_async_commit,data=journal"),
+        (&["-t", "ext4", "-O", "^metadata_csum,^64bit"], "journal_async_commit,data=writeback"),
+    ] {
+        let (image, dirty, at) = (dir.path().join("image"), dir.path().join("dirty"), dir.path().join("mnt"));
+        must("truncate", &["-s", "96M", text(&image)]);
+        // A small log, so that it wraps.
+        must("mke2fs", &[&["-q", "-F", "-J", "size=4"], mkfs, &[text(&image)]].concat());
+        let Some(mount) = Mount::new(&image, options, &at) else {
+            println!("skipped: the kernel doesn't mount {mkfs:?} with {options}");
+            continue;
+        };
+        churn(&at);
+        copy(&image, &dirty);
+        drop(mount);
+        let blocks = same_as_e2fsck(&dirty, dir.path());
+        println!("{mkfs:?} {options}: {blocks} blocks replayed");
+        must("e2fsck", &["-fn", text(&dir.path().join("ours.img"))]);
+        done += blocks;
+        std::fs::remove_file(&image).unwrap();
+    }
+    assert!(done > 0 || !nix::unistd::Uid::effective().is_root(), "nothing was replayed");
+}
+
+#[test]
+fn journals_that_debugfs_wrote() {
+    let dir = tempfile::tempdir().unwrap();
+    let (image, data) = (dir.path().join("image"), dir.path().join("data"));
+    let magic = [&0xc03b_3998_u32.to_be_bytes()[..], &[7; 1020], &[9; 3072]].concat();
+    std::fs::write(&data, &magic).unwrap();
+    for (features, open) in [
+        ("^metadata_csum,^64bit", "jo"),
+        ("^metadata_csum,64bit", "jo"),
+        ("^metadata_csum,^64bit", "jo -c"),
+        ("^metadata_csum,64bit", "jo -c"),
+        ("metadata_csum,^64bit", "jo -c -v 2"),
+        ("metadata_csum,64bit", "jo -c -v 2"),
+        ("metadata_csum,^64bit", "jo -c -v 3"),
+        ("metadata_csum,64bit", "jo -c -v 3"),
+    ] {
+        must("truncate", &["-s", "64M", text(&image)]);
+        must("mke2fs", &["-q", "-F", "-t", "ext4", "-b", "1024", "-O", features, text(&image)]);
+        let script = dir.path().join("script");
+        let write = format!("jw -b 50000,50001,50002,50003 {}\n", text(&data));
+        let again = format!("jw -b 50001 {}\n", text(&data));
+        // With checksum v1 debugfs gives a transaction of revokes alone a CRC that e2fsck finds wrong, too.
+        let revoke = if open == "jo -c" { "" } else { "jw -r 50000,50002\n" };
+        std::fs::write(&script, format!("{open}\n{write}{revoke}{again}jc\n")).unwrap();
+        must("debugfs", &["-w", "-f", text(&script), text(&image)]);
+        let blocks = same_as_e2fsck(&image, dir.path());
+        assert_eq!(blocks, if revoke.is_empty() { 4 } else { 2 }, "{features} {open}");
+    }
+}
