@@ -1,7 +1,8 @@
 //! POSIX ACLs of inodes: an access ACL's mode bits are the inode's own, a default ACL is what a
 //! directory hands to what is created in it. Called by [`attr`](super::attr), the `xattr` operations and creation.
 
-use super::xattr::{self, Context};
+use super::alloc::Allocator;
+use super::xattr;
 use crate::cache::{Handle, ReadBlock};
 use crate::error::{Error, Place, Result};
 use crate::format::acl::Acl;
@@ -48,7 +49,7 @@ pub fn get(
 /// not stored. The record is written.
 pub fn set(
     h: &mut Handle<'_>,
-    cx: Context<'_>,
+    allocator: &Allocator,
     nr: InodeNr,
     raw: &mut RawInode,
     kind: Kind,
@@ -64,12 +65,12 @@ pub fn set(
     if let (Kind::Access, Some(acl)) = (kind, acl) {
         raw.mode = acl.mode(raw.mode);
     }
-    store(h, cx, nr, raw, kind, acl)
+    store(h, allocator, nr, raw, kind, acl)
 }
 
 fn store(
     h: &mut Handle<'_>,
-    cx: Context<'_>,
+    allocator: &Allocator,
     nr: InodeNr,
     raw: &mut RawInode,
     kind: Kind,
@@ -77,24 +78,24 @@ fn store(
 ) -> Result<()> {
     match acl {
         Some(acl) if kind == Kind::Default || !acl.is_minimal() => {
-            xattr::set(h, cx, nr, raw, kind.name(), &acl.to_disk(), xattr::Mode::Any)?;
+            xattr::set(h, allocator, nr, raw, kind.name(), &acl.to_disk(), xattr::Mode::Any)?;
         }
         _ => {
-            xattr::remove(h, cx, nr, raw, kind.name())?;
+            xattr::remove(h, allocator, nr, raw, kind.name())?;
         }
     }
-    super::inode_table::write(h, cx.geometry, nr, raw)
+    super::inode_table::write(h, allocator.geometry(), nr, raw)
 }
 
 /// After a chmod (`raw.mode` is the new mode): the access ACL, if there is one, follows. The record is written.
-pub fn chmod(h: &mut Handle<'_>, cx: Context<'_>, nr: InodeNr, raw: &mut RawInode) -> Result<()> {
-    let acl = get(h, cx.geometry, nr, raw, Kind::Access)?;
+pub fn chmod(h: &mut Handle<'_>, allocator: &Allocator, nr: InodeNr, raw: &mut RawInode) -> Result<()> {
+    let acl = get(h, allocator.geometry(), nr, raw, Kind::Access)?;
     match acl {
         Some(mut acl) => {
             acl.chmod(raw.mode);
-            store(h, cx, nr, raw, Kind::Access, Some(&acl))
+            store(h, allocator, nr, raw, Kind::Access, Some(&acl))
         }
-        None => super::inode_table::write(h, cx.geometry, nr, raw),
+        None => super::inode_table::write(h, allocator.geometry(), nr, raw),
     }
 }
 
@@ -155,16 +156,16 @@ pub fn inherit(
 /// `inherited.mode`, its ACLs. The record is written again if there are any.
 pub fn write_inherited(
     h: &mut Handle<'_>,
-    cx: Context<'_>,
+    allocator: &Allocator,
     nr: InodeNr,
     raw: &mut RawInode,
     inherited: &Inherited,
 ) -> Result<()> {
     if let Some(acl) = &inherited.default {
-        xattr::set(h, cx, nr, raw, ACL_DEFAULT, &acl.to_disk(), xattr::Mode::Any)?;
+        xattr::set(h, allocator, nr, raw, ACL_DEFAULT, &acl.to_disk(), xattr::Mode::Any)?;
     }
     if let Some(acl) = &inherited.access {
-        xattr::set(h, cx, nr, raw, ACL_ACCESS, &acl.to_disk(), xattr::Mode::Any)?;
+        xattr::set(h, allocator, nr, raw, ACL_ACCESS, &acl.to_disk(), xattr::Mode::Any)?;
     }
     Ok(())
 }

@@ -79,7 +79,7 @@ impl Fs {
         chmod: bool,
     ) -> Result<()> {
         if chmod && !raw.is_symlink() {
-            acl::chmod(h, self.xattr_context(), nr, raw)
+            acl::chmod(h, &self.allocator, nr, raw)
         } else {
             inode_table::write(h, &self.geometry, nr, raw)
         }

@@ -1,6 +1,6 @@
 //! The attribute calls of the VFS: names with prefixes, ACLs translated, permissions that the VFS leaves to us.
 
-use super::xattr::{self, Context, Mode};
+use super::xattr::{self, Mode};
 use crate::cache::Handle;
 use crate::error::{Error, Result};
 use crate::format::acl::Acl;
@@ -18,11 +18,6 @@ use crate::units::InodeNr;
 const SIZE_MAX: usize = 65536;
 
 impl Fs {
-    /// What changing attributes at the structure level needs.
-    pub(crate) fn xattr_context(&self) -> Context<'_> {
-        Context { geometry: &self.geometry, allocator: &self.allocator }
-    }
-
     /// The stored form of a name that programs may use here; EOPNOTSUPP otherwise.
     fn xattr_name<'a>(&self, full: &'a [u8]) -> Result<Name<'a>> {
         let name = Name::split(full).ok_or(Error::NotSupported)?;
@@ -91,7 +86,7 @@ impl Fs {
             Some(kind) => {
                 let acl = if value.is_empty() { None } else { Acl::from_xattr(value)? };
                 self.change_xattr(nr, name, caller, |fs, h, raw| {
-                    acl::set(h, fs.xattr_context(), nr, raw, kind, acl.as_ref())?;
+                    acl::set(h, &fs.allocator, nr, raw, kind, acl.as_ref())?;
                     if kind == Kind::Access && acl.is_some() && !caller.keeps_sgid(raw.gid) {
                         raw.mode &= !(libc::S_ISGID as u16);
                     }
@@ -99,7 +94,7 @@ impl Fs {
                 })
             }
             None => self.change_xattr(nr, name, caller, |fs, h, raw| {
-                xattr::set(h, fs.xattr_context(), nr, raw, name, value, mode)
+                xattr::set(h, &fs.allocator, nr, raw, name, value, mode)
             }),
         }
     }
@@ -108,7 +103,7 @@ impl Fs {
     pub fn removexattr(&self, nr: InodeNr, name: &[u8], caller: &Caller) -> Result<()> {
         let name = self.xattr_name(name)?;
         self.change_xattr(nr, name, caller, |fs, h, raw| {
-            let found = xattr::remove(h, fs.xattr_context(), nr, raw, name)?;
+            let found = xattr::remove(h, &fs.allocator, nr, raw, name)?;
             if found || acl_kind(name).is_some() {
                 Ok(())
             } else {
@@ -171,7 +166,7 @@ impl Fs {
         nr: InodeNr,
         raw: &mut RawInode,
     ) -> Result<bool> {
-        xattr::remove(h, self.xattr_context(), nr, raw, CAPABILITY)
+        xattr::remove(h, &self.allocator, nr, raw, CAPABILITY)
     }
 }
 

@@ -2,13 +2,13 @@
 //!
 //! Each inode that refers to a block counts it in its `i_blocks`, shared or not, as the kernel does.
 
-use super::Context;
 use crate::cache::{Handle, ReadBlock};
 use crate::device::Block;
 use crate::error::{Error, Place, Result};
 use crate::format::geometry::Geometry;
 use crate::format::inode::RawInode;
 use crate::format::xattr::{self, AttributeRef};
+use crate::fs::alloc::Allocator;
 use crate::units::{BlockNr, BlockRange, InodeNr};
 use std::sync::Arc;
 
@@ -46,32 +46,32 @@ pub(super) fn read(
 /// (`raw`) follows in memory; the caller writes it.
 pub(super) fn write(
     h: &mut Handle<'_>,
-    cx: Context<'_>,
+    allocator: &Allocator,
     nr: InodeNr,
     raw: &mut RawInode,
     mut list: Vec<AttributeRef<'_>>,
 ) -> Result<()> {
-    let old = read(h, cx.geometry, nr, raw)?;
-    let units = u64::from(cx.geometry.block_bytes / 512);
+    let old = read(h, allocator.geometry(), nr, raw)?;
+    let units = u64::from(allocator.geometry().block_bytes / 512);
     let alone = old.as_ref().is_some_and(|block| xattr::refcount(block) == 1);
     if alone && !list.is_empty() {
         let block = h.modify(raw.file_acl)?;
         xattr::write_block(block, &mut list)?;
-        xattr::seal_block(block, raw.file_acl, seed(cx.geometry));
+        xattr::seal_block(block, raw.file_acl, seed(allocator.geometry()));
         return Ok(());
     }
     if let Some(block) = old {
-        release(h, cx, raw.file_acl, &block)?;
+        release(h, allocator, raw.file_acl, &block)?;
         raw.file_acl = BlockNr(0);
         raw.blocks = raw.blocks.saturating_sub(units);
     }
     if !list.is_empty() {
-        let (group, _) = cx.geometry.group_of_inode(nr);
-        let goal = cx.geometry.group_first_block(group);
-        let block_nr = cx.allocator.allocate(h, goal, 1)?.start;
+        let (group, _) = allocator.geometry().group_of_inode(nr);
+        let goal = allocator.geometry().group_first_block(group);
+        let block_nr = allocator.allocate(h, goal, 1)?.start;
         let block = h.create(block_nr)?;
         xattr::write_block(block, &mut list)?;
-        xattr::seal_block(block, block_nr, seed(cx.geometry));
+        xattr::seal_block(block, block_nr, seed(allocator.geometry()));
         raw.file_acl = block_nr;
         raw.blocks += units;
     }
@@ -79,16 +79,16 @@ pub(super) fn write(
 }
 
 /// One reference less; the last one frees the block.
-fn release(h: &mut Handle<'_>, cx: Context<'_>, nr: BlockNr, block: &Block) -> Result<()> {
+fn release(h: &mut Handle<'_>, allocator: &Allocator, nr: BlockNr, block: &Block) -> Result<()> {
     let count = xattr::refcount(block);
     if count > 1 {
         let block = h.modify(nr)?;
         xattr::set_refcount(block, count - 1);
-        xattr::seal_block(block, nr, seed(cx.geometry));
+        xattr::seal_block(block, nr, seed(allocator.geometry()));
         return Ok(());
     }
     let range = BlockRange::new(nr, 1);
-    cx.allocator.free(h, range)?;
+    allocator.free(h, range)?;
     h.forget(range);
     Ok(())
 }

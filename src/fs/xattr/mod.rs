@@ -27,15 +27,6 @@ const OLD_RECORD_BYTES: usize = 128;
 /// block, a bitmap and a descriptor for each, the superblock.
 pub(crate) const CREDITS: u32 = 8;
 
-/// What changing attributes needs of the file system.
-#[derive(Copy, Clone)]
-pub struct Context<'a> {
-    /// Its shape.
-    pub geometry: &'a Geometry,
-    /// Where attribute blocks come from.
-    pub allocator: &'a Allocator,
-}
-
 /// What `setxattr(2)` may ask.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Mode {
@@ -127,7 +118,7 @@ fn held_in_inode(what: &str) -> Error {
 /// Sets an attribute. [`Error::NoSpace`] if it fits neither behind the inode's fields nor into a block.
 pub fn set(
     h: &mut Handle<'_>,
-    cx: Context<'_>,
+    allocator: &Allocator,
     nr: InodeNr,
     raw: &mut RawInode,
     name: Name<'_>,
@@ -137,7 +128,7 @@ pub fn set(
     if name.suffix.len() > xattr::NAME_MAX {
         return Err(Error::Range);
     }
-    let areas = Areas::read(h, cx.geometry, nr, raw)?;
+    let areas = Areas::read(h, allocator.geometry(), nr, raw)?;
     match (areas.find(name)?, mode) {
         (Some(_), Mode::Create) => return Err(Error::Exists),
         (None, Mode::Replace) => return Err(Error::NoData),
@@ -148,19 +139,19 @@ pub fn set(
     let new = AttributeRef { name, value: ValueRef::Bytes(value) };
     let (in_inode, in_block) = (without(areas.in_inode()?, name), without(areas.in_block()?, name));
     if Area::Inode.holds(areas.inode.len(), &with(&in_inode.0, new)) {
-        write_inode(h, cx, nr, raw, &with(&in_inode.0, new))?;
+        write_inode(h, allocator, nr, raw, &with(&in_inode.0, new))?;
         if in_block.1 {
-            block::write(h, cx, nr, raw, in_block.0)?;
+            block::write(h, allocator, nr, raw, in_block.0)?;
         }
     } else if Area::Block.holds(h.block_bytes(), &with(&in_block.0, new)) {
-        block::write(h, cx, nr, raw, with(&in_block.0, new))?;
+        block::write(h, allocator, nr, raw, with(&in_block.0, new))?;
         if in_inode.1 {
-            write_inode(h, cx, nr, raw, &in_inode.0)?;
+            write_inode(h, allocator, nr, raw, &in_inode.0)?;
         }
     } else {
         return Err(Error::NoSpace);
     }
-    inode_table::write(h, cx.geometry, nr, raw)
+    inode_table::write(h, allocator.geometry(), nr, raw)
 }
 
 /// The list without a name, and whether the name was in it.
@@ -178,12 +169,12 @@ fn with<'a>(list: &[AttributeRef<'a>], new: AttributeRef<'a>) -> Vec<AttributeRe
 /// Removes an attribute; `false` if it wasn't there.
 pub fn remove(
     h: &mut Handle<'_>,
-    cx: Context<'_>,
+    allocator: &Allocator,
     nr: InodeNr,
     raw: &mut RawInode,
     name: Name<'_>,
 ) -> Result<bool> {
-    let areas = Areas::read(h, cx.geometry, nr, raw)?;
+    let areas = Areas::read(h, allocator.geometry(), nr, raw)?;
     match areas.find(name)? {
         None => return Ok(false),
         Some(ValueRef::Inode { .. }) => return Err(held_in_inode("removed")),
@@ -191,30 +182,30 @@ pub fn remove(
     }
     let (in_inode, in_block) = (without(areas.in_inode()?, name), without(areas.in_block()?, name));
     if in_inode.1 {
-        write_inode(h, cx, nr, raw, &in_inode.0)?;
+        write_inode(h, allocator, nr, raw, &in_inode.0)?;
     }
     if in_block.1 {
-        block::write(h, cx, nr, raw, in_block.0)?;
+        block::write(h, allocator, nr, raw, in_block.0)?;
     }
-    inode_table::write(h, cx.geometry, nr, raw)?;
+    inode_table::write(h, allocator.geometry(), nr, raw)?;
     Ok(true)
 }
 
 /// Lets go of everything an inode's attributes hold, for an inode that is being freed: its block
 /// is freed, or has one reference less. The record is changed (`raw`), and left for the caller to write.
-pub fn drop_all(h: &mut Handle<'_>, cx: Context<'_>, nr: InodeNr, raw: &mut RawInode) -> Result<()> {
-    block::write(h, cx, nr, raw, Vec::new())
+pub fn drop_all(h: &mut Handle<'_>, allocator: &Allocator, nr: InodeNr, raw: &mut RawInode) -> Result<()> {
+    block::write(h, allocator, nr, raw, Vec::new())
 }
 
 fn write_inode(
     h: &mut Handle<'_>,
-    cx: Context<'_>,
+    allocator: &Allocator,
     nr: InodeNr,
     raw: &RawInode,
     list: &[AttributeRef<'_>],
 ) -> Result<()> {
-    let Some(start) = area_start(raw, cx.geometry) else { return Ok(()) };
-    inode_table::modify_bytes(h, cx.geometry, nr, |bytes| {
+    let Some(start) = area_start(raw, allocator.geometry()) else { return Ok(()) };
+    inode_table::modify_bytes(h, allocator.geometry(), nr, |bytes| {
         xattr::write_inode(bytes.get_mut(start..).unwrap_or_default(), list)
     })
 }

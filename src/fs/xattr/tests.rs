@@ -81,20 +81,19 @@ impl Mounted {
     fn change<R>(
         &self,
         nr: InodeNr,
-        mut f: impl FnMut(&mut Handle<'_>, Context<'_>, &mut RawInode) -> Result<R>,
+        mut f: impl FnMut(&mut Handle<'_>, &Allocator, &mut RawInode) -> Result<R>,
     ) -> Result<R> {
-        let cx = Context { geometry: &self.geometry, allocator: &self.allocator };
         let raw = self.raw(nr);
-        let (_, result) = self.cache.update(10, |h| f(h, cx, &mut raw.clone()))?;
+        let (_, result) = self.cache.update(10, |h| f(h, &self.allocator, &mut raw.clone()))?;
         Ok(result)
     }
 
     fn set(&self, nr: InodeNr, name: Name<'_>, value: &[u8], mode: Mode) -> Result<()> {
-        self.change(nr, |h, cx, raw| set(h, cx, nr, raw, name, value, mode))
+        self.change(nr, |h, allocator, raw| set(h, allocator, nr, raw, name, value, mode))
     }
 
     fn remove(&self, nr: InodeNr, name: Name<'_>) -> bool {
-        self.change(nr, |h, cx, raw| remove(h, cx, nr, raw, name)).unwrap()
+        self.change(nr, |h, allocator, raw| remove(h, allocator, nr, raw, name)).unwrap()
     }
 
     fn get(&self, nr: InodeNr, name: Name<'_>) -> Option<Vec<u8>> {
@@ -172,12 +171,16 @@ fn a_shared_block_is_copied_by_the_first_who_changes_it() {
     fs.set(FIRST, user(b"b"), b"2", Mode::Any).unwrap();
     // As the kernel shares: the second inode refers to the same block.
     let shared = fs.raw(FIRST).file_acl;
-    fs.change(SECOND, |h, cx, raw| {
+    fs.change(SECOND, |h, allocator, raw| {
         let block = h.modify(shared)?;
         xattr::set_refcount(block, 2);
-        xattr::seal_block(block, shared, cx.geometry.has_csum().then_some(cx.geometry.csum_seed));
+        xattr::seal_block(
+            block,
+            shared,
+            allocator.geometry().has_csum().then_some(allocator.geometry().csum_seed),
+        );
         (raw.file_acl, raw.blocks) = (shared, 2);
-        inode_table::write(h, cx.geometry, SECOND, raw)
+        inode_table::write(h, allocator.geometry(), SECOND, raw)
     })
     .unwrap();
     fs.commit();
@@ -188,9 +191,9 @@ fn a_shared_block_is_copied_by_the_first_who_changes_it() {
     assert_eq!(fs.get(SECOND, user(b"b")).unwrap(), b"2");
     fs.commit();
     image.check();
-    fs.change(FIRST, |h, cx, raw| {
-        drop_all(h, cx, FIRST, raw)?;
-        inode_table::write(h, cx.geometry, FIRST, raw)
+    fs.change(FIRST, |h, allocator, raw| {
+        drop_all(h, allocator, FIRST, raw)?;
+        inode_table::write(h, allocator.geometry(), FIRST, raw)
     })
     .unwrap();
     assert_eq!((fs.raw(FIRST).file_acl.0, fs.raw(FIRST).blocks), (0, 0));
@@ -271,12 +274,19 @@ fn the_kernel_reads_what_we_write_and_we_what_it_writes() {
         assert!(fs.remove(FIRST, user(b"short")));
         let mut shown = default.clone();
         shown.chmod(0o750);
-        fs.change(SECOND, |h, cx, raw| acl::set(h, cx, SECOND, raw, acl::Kind::Access, Some(&shown)))
-            .unwrap();
+        fs.change(SECOND, |h, allocator, raw| {
+            acl::set(h, allocator, SECOND, raw, acl::Kind::Access, Some(&shown))
+        })
+        .unwrap();
         let minimal = Acl::from_mode(0o604);
-        fs.change(FIRST, |h, cx, raw| acl::set(h, cx, FIRST, raw, acl::Kind::Access, Some(&minimal)))
-            .unwrap();
-        fs.change(dir, |h, cx, raw| acl::set(h, cx, dir, raw, acl::Kind::Access, Some(&default))).unwrap();
+        fs.change(FIRST, |h, allocator, raw| {
+            acl::set(h, allocator, FIRST, raw, acl::Kind::Access, Some(&minimal))
+        })
+        .unwrap();
+        fs.change(dir, |h, allocator, raw| {
+            acl::set(h, allocator, dir, raw, acl::Kind::Access, Some(&default))
+        })
+        .unwrap();
         fs.commit();
         image.check();
         let read = "getfattr -d -m - --absolute-names a b; getfacl -cnE a b d; stat -c %a a b d; cat a b";
