@@ -1,0 +1,75 @@
+# journalfs: `make demo` shows it, `make test` runs every test. Both install what is missing.
+#
+#   build     target/release/{journalfs,mount.journalfs,mkfs.journalfs,fsck.journalfs}
+#   install   where mount(8), mkfs(8) and fsck(8) look (PREFIX, SBINDIR, DESTDIR)
+#   deps      packages and pinned tools that the demo and the tests need
+#   check     formatting, lints, documentation
+#   unit      unit tests; integration: tests that mount images (as root)
+#   kill      50 rounds of kill -9 under load
+#   floor     performance against the kernel's ext3, on one CPU
+#   suites    the long runs: kill, a million fsx operations, much damage, floor
+
+CARGO ?= cargo
+PREFIX ?= /usr
+# mount(8), mkfs(8) and fsck(8) look in /sbin whatever the prefix is.
+SBINDIR ?= /sbin
+DESTDIR ?=
+
+RELEASE = target/release
+PROGRAMS = journalfs mount.journalfs mkfs.journalfs fsck.journalfs
+TEST_ARGUMENTS ?=
+
+.PHONY: build install uninstall deps check unit integration test demo kill floor suites clean
+
+build:
+	$(CARGO) build --release --workspace
+	ln -sf journalfs $(RELEASE)/mount.journalfs
+	ln -sf mkfs-journalfs $(RELEASE)/mkfs.journalfs
+	ln -sf fsck-journalfs $(RELEASE)/fsck.journalfs
+
+install: build
+	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(SBINDIR)
+	install -m 755 $(RELEASE)/journalfs $(DESTDIR)$(PREFIX)/bin/journalfs
+	install -m 755 $(RELEASE)/mkfs-journalfs $(DESTDIR)$(SBINDIR)/mkfs.journalfs
+	install -m 755 $(RELEASE)/fsck-journalfs $(DESTDIR)$(SBINDIR)/fsck.journalfs
+	ln -sf $(PREFIX)/bin/journalfs $(DESTDIR)$(SBINDIR)/mount.journalfs
+
+uninstall:
+	rm -f $(DESTDIR)$(PREFIX)/bin/journalfs
+	for program in mount mkfs fsck; do rm -f $(DESTDIR)$(SBINDIR)/$$program.journalfs; done
+
+deps:
+	scripts/install-deps.sh
+
+check:
+	$(CARGO) fmt --all -- --check
+	$(CARGO) clippy --workspace --all-targets -- -D warnings
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --quiet
+	scripts/check-deps.sh
+
+unit:
+	$(CARGO) test --workspace --lib --bins
+	$(CARGO) test --workspace --doc
+
+# Every test outside src/. Those that mount need root; without it they say "skipped: needs root".
+integration: build
+	scripts/as-root.sh env JOURNALFS_BIN_DIR="$(CURDIR)/$(RELEASE)" \
+		$(CARGO) test --workspace --test '*' $(TEST_ARGUMENTS)
+
+test: deps check unit integration
+
+demo: deps build
+	scripts/demo.sh
+
+kill: build
+	KILL_ROUNDS=50 $(MAKE) integration TEST_ARGUMENTS="--test integration -- --nocapture kill::"
+
+floor: build
+	scripts/as-root.sh scripts/floor.sh
+
+suites: deps kill floor
+	FSX_OPERATIONS=1000000 $(MAKE) integration TEST_ARGUMENTS="--test integration -- --nocapture fsx:: pjdfstest::"
+	HOSTILE_ROUNDS=2000 $(MAKE) integration TEST_ARGUMENTS="--test integration -- --nocapture hostile::"
+
+clean:
+	$(CARGO) clean

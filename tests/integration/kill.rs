@@ -1,0 +1,268 @@
+//! Kill -9 of the daemon under a mixed load: whatever an fsync acknowledged is there, whole, whoever
+//! recovers. And the other way round: journals that the kernel left dirty, recovered by us.
+//!
+//! The page cache survives a kill, so this cannot show a missing flush; it shows what is written and
+//! in what order it is recovered. `KILL_ROUNDS` sets the rounds.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File, OpenOptions};
+use std::io::Write;
+use std::path::Path;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use crate::support::image::{dumpe2fs, field};
+use crate::support::{driver, needs_root, ok, run, Driver, Image, Mounted, Scope, Snapshot};
+
+const WORKERS: u64 = 4;
+
+fn rounds(default: u64) -> u64 {
+    std::env::var("KILL_ROUNDS").map_or(default, |text| text.parse().expect("KILL_ROUNDS"))
+}
+
+/// Files whose fsync returned, by name below the root, each with the bytes that it must hold.
+type Promised = BTreeMap<String, Vec<u8>>;
+
+/// A worker's own random numbers.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, limit: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % limit
+    }
+
+    fn bytes(&mut self, length: u64) -> Vec<u8> {
+        (0..length).map(|_| self.below(256) as u8).collect()
+    }
+}
+
+/// Creates, appends, renames, replaces and removes files until `stop` or the first error; returns what
+/// was promised to last, and the files kept open after their removal.
+fn work(root: &Path, worker: u64, seed: u64, stop: &AtomicBool) -> (Promised, Vec<File>) {
+    let mut random = Random(seed.wrapping_mul(0x9e37_79b9) ^ (worker + 1) << 40 | 1);
+    let mut promised = Promised::new();
+    let mut open = Vec::new();
+    let directory = format!("worker-{worker}");
+    if fs::create_dir_all(root.join(&directory)).is_err() {
+        return (promised, open);
+    }
+    for number in 0_u64.. {
+        if stop.load(Ordering::Relaxed) {
+            break;
+        }
+        let name = format!("{directory}/file-{number}");
+        let Ok(()) = step(root, &name, &mut random, &mut promised, &mut open) else {
+            break;
+        };
+    }
+    (promised, open)
+}
+
+fn step(
+    root: &Path,
+    name: &str,
+    random: &mut Random,
+    promised: &mut Promised,
+    open: &mut Vec<File>,
+) -> std::io::Result<()> {
+    let length = [0, 100, 4096, 20_000, 300_000][random.below(5) as usize];
+    let bytes = random.bytes(length);
+    let path = root.join(name);
+    let pick = |random: &mut Random, promised: &Promised| {
+        let index = random.below(promised.len().max(1) as u64) as usize;
+        promised.keys().nth(index).cloned()
+    };
+    match random.below(8) {
+        // Never synced: may be there or not.
+        0 => fs::write(path, bytes)?,
+        // Written aside, synced, renamed into place, directory synced.
+        1 | 2 => {
+            let aside = root.join(format!("{name}.new"));
+            let mut file = File::create(&aside)?;
+            file.write_all(&bytes)?;
+            file.sync_all()?;
+            fs::rename(&aside, &path)?;
+            File::open(path.parent().expect("has a parent"))?.sync_all()?;
+            promised.insert(name.to_owned(), bytes);
+        }
+        3 => {
+            if let Some(old) = pick(random, promised) {
+                let mut now = promised.remove(&old).expect("picked");
+                let mut file = OpenOptions::new().append(true).open(root.join(&old))?;
+                file.write_all(&bytes)?;
+                file.sync_data()?;
+                now.extend_from_slice(&bytes);
+                promised.insert(old, now);
+            }
+        }
+        4 => {
+            if let Some(old) = pick(random, promised) {
+                promised.remove(&old);
+                let file = OpenOptions::new().write(true).open(root.join(&old))?;
+                fs::remove_file(root.join(&old))?;
+                if open.len() < 20 {
+                    open.push(file);
+                }
+            }
+        }
+        5 => {
+            if let Some(old) = pick(random, promised) {
+                let mut now = promised.remove(&old).expect("picked");
+                let cut = random.below(now.len() as u64 + 1);
+                let file = OpenOptions::new().write(true).open(root.join(&old))?;
+                file.set_len(cut)?;
+                file.sync_all()?;
+                now.truncate(cut as usize);
+                promised.insert(old, now);
+            }
+        }
+        _ => {
+            let mut file = File::create(path)?;
+            file.write_all(&bytes)?;
+            file.sync_all()?;
+            promised.insert(name.to_owned(), bytes);
+        }
+    }
+    Ok(())
+}
+
+/// Runs the workers, lets `interrupt` happen in the middle, and returns all that was promised.
+fn load(root: &Path, seed: u64, interrupt: impl FnOnce()) -> (Promised, Vec<File>) {
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..WORKERS)
+            .map(|worker| {
+                let stop = &stop;
+                scope.spawn(move || work(root, worker, seed, stop))
+            })
+            .collect();
+        std::thread::sleep(Duration::from_millis(150 + seed * 37 % 400));
+        interrupt();
+        stop.store(true, Ordering::Relaxed);
+        let (mut promised, mut open) = (Promised::new(), Vec::new());
+        for worker in workers {
+            let (names, files) = worker.join().expect("worker");
+            promised.extend(names);
+            open.extend(files);
+        }
+        (promised, open)
+    })
+}
+
+fn assert_kept(root: &Path, promised: &Promised, what: &str) {
+    for (name, bytes) in promised {
+        let found =
+            fs::read(root.join(name)).unwrap_or_else(|error| panic!("{what}: {name} was synced: {error}"));
+        assert!(
+            found == *bytes,
+            "{what}: {name} was synced with {} bytes and has {} now, the first difference at {:?}",
+            bytes.len(),
+            found.len(),
+            found.iter().zip(bytes).position(|(a, b)| a != b)
+        );
+    }
+}
+
+#[test]
+fn killed_daemon_loses_nothing_synced() {
+    needs_root!();
+    if driver() == Driver::Kernel {
+        return;
+    }
+    let mut kept = 0;
+    for round in 0..rounds(6) {
+        let (profile, options) = [
+            ("journalfs", ""),
+            ("ext3", "commit=1"),
+            ("ext4", "data=journal"),
+            ("journalfs", "nojournal_async_commit"),
+        ][round as usize % 4];
+        let image = Image::formatted(256 << 20, profile, &[]);
+        let mounted = Mounted::journalfs(&image.path(), options);
+        let pid = mounted.pid().expect("daemon");
+        let root = mounted.root().to_path_buf();
+        let (promised, open) = load(&root, round, || {
+            ok(Command::new("kill").args(["-9", &pid.to_string()]), Duration::from_secs(10));
+        });
+        drop(open);
+        mounted.kill();
+        kept += promised.len();
+        let features = field(&dumpe2fs(&image.path()), "Filesystem features");
+        assert!(features.contains("needs_recovery"), "{features}");
+        let what = format!("round {round}, {profile}, {options}");
+        recover(&image, &promised, round, &what);
+    }
+    assert!(kept > 20, "only {kept} files were synced in all");
+}
+
+/// By us, by the kernel and by e2fsck in turn; each must find a consistent file system with every
+/// promised file.
+fn recover(image: &Image, promised: &Promised, round: u64, what: &str) {
+    match round % 3 {
+        0 => {
+            let mounted = Mounted::journalfs(&image.path(), "");
+            assert_kept(mounted.root(), promised, &format!("{what}, our recovery"));
+            fs::write(mounted.join("after"), b"usable").expect("write after recovery");
+            mounted.unmount();
+        }
+        1 => {
+            let mounted = Mounted::kernel(image, "");
+            assert_kept(mounted.root(), promised, &format!("{what}, the kernel's recovery"));
+            mounted.unmount();
+        }
+        _ => {
+            // Replays and cleans orphans; that alone is no error (exit status 0 or 1).
+            let output = run(Command::new("e2fsck").arg("-p").arg(image.path()), Duration::from_secs(120));
+            let status = output.status.code();
+            assert!(status <= Some(1), "{what}: e2fsck -p: {}", output.text());
+        }
+    }
+    image.assert_clean();
+    let mounted = Mounted::kernel(image, "ro");
+    assert_kept(mounted.root(), promised, &format!("{what}, seen by the kernel"));
+    mounted.unmount();
+}
+
+#[test]
+fn journal_left_dirty_by_the_kernel() {
+    needs_root!();
+    for round in 0..rounds(4) {
+        let (kernel_type, arguments): (_, &[&str]) = [
+            ("ext4", &[][..]),
+            ("ext3", &[]),
+            ("ext4", &["-O", "^metadata_csum"]),
+            ("ext4", &["-b", "1024", "-O", "orphan_file,fast_commit"]),
+        ][round as usize % 4];
+        let image = Image::mke2fs(256 << 20, kernel_type, arguments);
+        let mounted = Mounted::kernel(&image, "");
+        let (promised, open) = load(mounted.root(), round, || ());
+        // The load is over but not unmounted: the log is full of what is not home yet.
+        let by_us = image.copy();
+        drop(open);
+        mounted.unmount();
+        let features = field(&dumpe2fs(&by_us.path()), "Filesystem features");
+        assert!(features.contains("needs_recovery"), "{features}");
+        let by_kernel = by_us.copy();
+
+        let mounted = Mounted::new(&by_us, "noatime");
+        assert_kept(mounted.root(), &promised, &format!("round {round}"));
+        mounted.unmount();
+        by_us.assert_clean();
+        Mounted::kernel(&by_kernel, "noatime").unmount();
+        let snapshot = |image: &Image| {
+            let mounted = Mounted::kernel(image, "ro");
+            let snapshot = Snapshot::take(mounted.root());
+            mounted.unmount();
+            snapshot
+        };
+        snapshot(&by_us).assert_same(
+            &snapshot(&by_kernel),
+            Scope::Exact,
+            &format!("round {round}: our recovery and the kernel's"),
+        );
+    }
+}
