@@ -5,6 +5,7 @@
 //! metadata_csum, in a CRC-32C under the inode's seed.
 
 use super::checksum::crc32c;
+use super::wire::{self, get_u16 as le16, get_u32 as le32};
 use crate::error::{Error, Place, Result};
 use crate::units::{BlockNr, FileBlock};
 use std::ops::Range;
@@ -20,28 +21,18 @@ pub const UNWRITTEN_LEN_MAX: u32 = 32767;
 /// Bytes of the root, in the inode.
 pub const ROOT_BYTES: usize = 60;
 
+/// The root's room for entries, and the least that any node has.
+const ENTRIES_MIN: u16 = 4;
 const HEADER_BYTES: usize = 12;
 const ENTRY_BYTES: usize = 12;
 const STRUCTURE: &str = "extent node";
 
-fn le16(bytes: &[u8], at: usize) -> u16 {
-    bytes.get(at..at + 2).map_or(0, |b| u16::from(b[0]) | u16::from(b[1]) << 8)
-}
-
-fn le32(bytes: &[u8], at: usize) -> u32 {
-    u32::from(le16(bytes, at)) | u32::from(le16(bytes, at + 2)) << 16
-}
-
 fn put16(bytes: &mut [u8], at: usize, value: u16) {
-    if let Some(to) = bytes.get_mut(at..at + 2) {
-        to.copy_from_slice(&value.to_le_bytes());
-    }
+    wire::put(bytes, at, &value.to_le_bytes());
 }
 
 fn put32(bytes: &mut [u8], at: usize, value: u32) {
-    if let Some(to) = bytes.get_mut(at..at + 4) {
-        to.copy_from_slice(&value.to_le_bytes());
-    }
+    wire::put(bytes, at, &value.to_le_bytes());
 }
 
 /// An entry of a node: an extent in a leaf, an index above. An index has `len` 0.
@@ -159,7 +150,7 @@ impl<'a> View<'a> {
         if magic != MAGIC {
             return bad(format!("magic {magic:#06x}"));
         }
-        if max == 0 || max > capacity(bytes.len()) || entries > max {
+        if max < ENTRIES_MIN || max > capacity(bytes.len()) || entries > max {
             return bad(format!("{entries} entries of {max} in {} bytes", bytes.len()));
         }
         match depth {
@@ -360,7 +351,7 @@ mod tests {
         assert!(check(&good, 0..1 << 32).is_ok());
         assert!(check(&good, 0..72766).is_err(), "runs into the next node");
         assert!(check(&good, 1..1 << 32).is_err(), "starts before its parent's key");
-        for (at, value) in [(0, 0), (2, 85), (4, 85), (4, 0), (6, 1), (6, 6), (2, 0)] {
+        for (at, value) in [(0, 0), (2, 85), (4, 85), (4, 3), (6, 1), (6, 6), (2, 0)] {
             let mut bytes = good.clone();
             put16(&mut bytes, at, value);
             assert!(check(&bytes, 0..1 << 32).is_err(), "{value} at {at}");

@@ -15,5 +15,6 @@ pub mod alloc;
 pub mod attr;
 pub mod groups;
 pub mod inode_table;
+pub mod map;
 pub mod options;
 pub mod xattr;
