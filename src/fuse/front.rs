@@ -1,0 +1,614 @@
+//! The first transport: fuser's threads read requests from `/dev/fuse`, and its reply objects answer them.
+//!
+//! Each request is decoded, sent through [`Service`] on the thread that read it or on a worker, and its
+//! result encoded. Nothing is decided here but which thread works.
+
+use super::convert::{attributes, entry, errno, file_type, no_entry, time_or_now, timestamp};
+use super::init;
+use super::operations::Operations;
+use super::options::FuseOptions;
+use super::service::{Lane, ListedEntry, Service, Sized};
+use super::stub_types::{Attr, Caller, SetAttr};
+use super::workers::Workers;
+use crate::error::Result;
+use fuser::{
+    AccessFlags, BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, FopenFlags, Generation, INodeNo,
+    IoctlFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData,
+    ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen,
+    ReplyStatfs, ReplyWrite, ReplyXattr, Request, WriteFlags,
+};
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::panic::{catch_unwind, AssertUnwindSafe};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+/// Serves one mount to fuser.
+pub(super) struct Front<O: Operations> {
+    service: Arc<Service<O>>,
+    workers: Arc<Workers>,
+}
+
+/// Every reply can say what went wrong.
+trait Fail: Send + 'static {
+    fn fail(self, error: Errno);
+}
+
+macro_rules! fail {
+    ($($reply:ty),*) => {
+        $(impl Fail for $reply {
+            fn fail(self, error: Errno) {
+                self.error(error);
+            }
+        })*
+    };
+}
+
+fail!(
+    ReplyAttr,
+    ReplyCreate,
+    ReplyData,
+    ReplyDirectory,
+    ReplyDirectoryPlus,
+    ReplyEmpty,
+    ReplyEntry,
+    ReplyIoctl,
+    ReplyLseek,
+    ReplyOpen,
+    ReplyStatfs,
+    ReplyWrite,
+    ReplyXattr
+);
+
+/// Answers with the result of `work`. A bug that panics costs the caller an I/O error, not everybody the mount.
+fn answer<R: Fail, T>(reply: R, work: impl FnOnce() -> Result<T>, send: impl FnOnce(R, T)) {
+    match catch_unwind(AssertUnwindSafe(work)) {
+        Ok(Ok(value)) => send(reply, value),
+        Ok(Err(error)) => {
+            tracing::trace!("answered with: {error}");
+            reply.fail(errno(&error));
+        }
+        Err(_) => {
+            tracing::error!("a request failed by a bug; its caller gets an I/O error");
+            reply.fail(Errno::EIO);
+        }
+    }
+}
+
+fn caller(req: &Request) -> Caller {
+    Caller { uid: req.uid(), gid: req.gid(), pid: req.pid() }
+}
+
+impl<O: Operations> Front<O> {
+    /// A transport for `service`.
+    pub(super) fn new(service: Arc<Service<O>>, workers: Arc<Workers>) -> Self {
+        Self { service, workers }
+    }
+
+    fn options(&self) -> &FuseOptions {
+        self.service.options()
+    }
+
+    /// Answers from the lane that fits.
+    fn on<R: Fail, T>(
+        &self,
+        lane: Lane,
+        reply: R,
+        work: impl FnOnce(&Service<O>) -> Result<T> + Send + 'static,
+        send: impl FnOnce(R, T) + Send + 'static,
+    ) {
+        match lane {
+            Lane::Inline => answer(reply, || work(&self.service), send),
+            Lane::Worker => {
+                let service = self.service.clone();
+                self.workers.submit(Box::new(move || answer(reply, || work(&service), send)));
+            }
+        }
+    }
+
+    /// Answers at once, or with `dirsync` when the change of `parent` is durable.
+    fn on_change<R: Fail, T: Send + 'static>(
+        &self,
+        req: &Request,
+        parent: INodeNo,
+        reply: R,
+        work: impl FnOnce(&Service<O>) -> Result<T>,
+        send: impl FnOnce(R, T) + Send + 'static,
+    ) {
+        if !self.options().dirsync {
+            answer(reply, || work(&self.service), send);
+            return;
+        }
+        let (service, workers, pid) = (self.service.clone(), self.workers.clone(), req.pid());
+        answer(
+            reply,
+            || work(&self.service),
+            move |reply, value| {
+                workers.submit(Box::new(move || {
+                    let done = Box::new(move |result: Result<()>| {
+                        answer(reply, || result, |reply, ()| send(reply, value))
+                    });
+                    service.fsync_then(parent.0, false, pid, done);
+                }));
+            },
+        );
+    }
+
+    /// How an entry is sent, with how long it stays right.
+    fn send_entry(&self) -> impl FnOnce(ReplyEntry, Attr) + Send + 'static {
+        let (attr_timeout, entry_timeout) = (self.options().attr_timeout, self.options().entry_timeout);
+        move |reply, attr| match entry(&attr) {
+            Ok(file_attr) => reply.entry_with_ttls(
+                &attr_timeout,
+                &entry_timeout,
+                &file_attr,
+                Generation(attr.generation.into()),
+            ),
+            Err(error) => reply.error(errno(&error)),
+        }
+    }
+
+    fn fsync_any(&self, req: &Request, ino: INodeNo, datasync: bool, reply: ReplyEmpty) {
+        let (service, pid) = (self.service.clone(), req.pid());
+        self.workers.submit(Box::new(move || {
+            let done = Box::new(move |result: Result<()>| answer(reply, || result, |reply, ()| reply.ok()));
+            service.fsync_then(ino.0, datasync, pid, done);
+        }));
+    }
+}
+
+impl<O: Operations> fuser::Filesystem for Front<O> {
+    fn init(&mut self, _req: &Request, config: &mut KernelConfig) -> std::io::Result<()> {
+        init::negotiate(config, self.service.options());
+        Ok(())
+    }
+
+    fn lookup(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        let send = self.send_entry();
+        let negative = self.options().negative_timeout;
+        answer(
+            reply,
+            || self.service.lookup(parent.0, name.as_bytes()),
+            |reply, found| match found {
+                Some(attr) => send(reply, attr),
+                None => reply.entry_with_ttls(&negative, &negative, &no_entry(), Generation(0)),
+            },
+        );
+    }
+
+    fn forget(&self, _req: &Request, ino: INodeNo, nlookup: u64) {
+        let forgotten = catch_unwind(AssertUnwindSafe(|| self.service.forget(ino.0, nlookup)));
+        if forgotten.is_err() {
+            tracing::error!("forgetting inode {} failed by a bug", ino.0);
+        }
+    }
+
+    fn getattr(&self, _req: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
+        let timeout = self.options().attr_timeout;
+        answer(reply, || self.service.getattr(ino.0), |reply, attr| reply.attr(&timeout, &attributes(&attr)));
+    }
+
+    fn setattr(
+        &self,
+        req: &Request,
+        ino: INodeNo,
+        mode: Option<u32>,
+        uid: Option<u32>,
+        gid: Option<u32>,
+        size: Option<u64>,
+        atime: Option<fuser::TimeOrNow>,
+        mtime: Option<fuser::TimeOrNow>,
+        ctime: Option<SystemTime>,
+        _fh: Option<FileHandle>,
+        _crtime: Option<SystemTime>,
+        _chgtime: Option<SystemTime>,
+        _bkuptime: Option<SystemTime>,
+        _flags: Option<BsdFileFlags>,
+        reply: ReplyAttr,
+    ) {
+        let timeout = self.options().attr_timeout;
+        let changes = SetAttr {
+            mode,
+            uid,
+            gid,
+            size,
+            atime: atime.map(time_or_now),
+            mtime: mtime.map(time_or_now),
+            ctime: ctime.map(timestamp),
+            kill_suid_sgid: false,
+        };
+        let caller = caller(req);
+        self.on(
+            self.service.setattr_lane(ino.0, size),
+            reply,
+            move |service| service.setattr(ino.0, changes, &caller),
+            move |reply, attr| reply.attr(&timeout, &attributes(&attr)),
+        );
+    }
+
+    fn readlink(&self, _req: &Request, ino: INodeNo, reply: ReplyData) {
+        answer(reply, || self.service.readlink(ino.0), |reply, target| reply.data(&target));
+    }
+
+    fn mknod(
+        &self,
+        req: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        umask: u32,
+        rdev: u32,
+        reply: ReplyEntry,
+    ) {
+        let make =
+            |service: &Service<O>| service.mknod(parent.0, name.as_bytes(), mode, rdev, umask, &caller(req));
+        self.on_change(req, parent, reply, make, self.send_entry());
+    }
+
+    fn mkdir(&self, req: &Request, parent: INodeNo, name: &OsStr, mode: u32, umask: u32, reply: ReplyEntry) {
+        let make = |service: &Service<O>| service.mkdir(parent.0, name.as_bytes(), mode, umask, &caller(req));
+        self.on_change(req, parent, reply, make, self.send_entry());
+    }
+
+    fn unlink(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let remove = |service: &Service<O>| service.unlink(parent.0, name.as_bytes());
+        self.on_change(req, parent, reply, remove, |reply, ()| reply.ok());
+    }
+
+    fn rmdir(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let remove = |service: &Service<O>| service.rmdir(parent.0, name.as_bytes());
+        self.on_change(req, parent, reply, remove, |reply, ()| reply.ok());
+    }
+
+    fn symlink(&self, req: &Request, parent: INodeNo, link_name: &OsStr, target: &Path, reply: ReplyEntry) {
+        let make = |service: &Service<O>| {
+            service.symlink(parent.0, link_name.as_bytes(), target.as_os_str().as_bytes(), &caller(req))
+        };
+        self.on_change(req, parent, reply, make, self.send_entry());
+    }
+
+    fn rename(
+        &self,
+        req: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        newparent: INodeNo,
+        newname: &OsStr,
+        flags: RenameFlags,
+        reply: ReplyEmpty,
+    ) {
+        let (name, newname) = (name.as_bytes(), newname.as_bytes());
+        let rename = |service: &Service<O>| {
+            service.rename(parent.0, name, newparent.0, newname, flags.bits(), &caller(req))
+        };
+        self.on_change(req, newparent, reply, rename, |reply, ()| reply.ok());
+    }
+
+    fn link(&self, req: &Request, ino: INodeNo, newparent: INodeNo, newname: &OsStr, reply: ReplyEntry) {
+        let link = |service: &Service<O>| service.link(ino.0, newparent.0, newname.as_bytes());
+        self.on_change(req, newparent, reply, link, self.send_entry());
+    }
+
+    fn open(&self, req: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+        let caller = caller(req);
+        self.on(
+            self.service.open_lane(ino.0, flags.0),
+            reply,
+            move |service| service.open(ino.0, flags.0, &caller),
+            // Nobody else changes the file, so what the kernel has cached of it stays right.
+            |reply, ()| reply.opened(FileHandle(0), FopenFlags::FOPEN_KEEP_CACHE),
+        );
+    }
+
+    fn read(
+        &self,
+        _req: &Request,
+        ino: INodeNo,
+        _fh: FileHandle,
+        offset: u64,
+        size: u32,
+        _flags: OpenFlags,
+        _lock_owner: Option<LockOwner>,
+        reply: ReplyData,
+    ) {
+        self.on(
+            self.service.read_lane(ino.0, offset, size),
+            reply,
+            move |service| service.read(ino.0, offset, size.min(init::REQUEST_BYTES_MAX)),
+            |reply, data| reply.data(data.as_ref()),
+        );
+    }
+
+    fn write(
+        &self,
+        req: &Request,
+        ino: INodeNo,
+        _fh: FileHandle,
+        offset: u64,
+        data: &[u8],
+        write_flags: WriteFlags,
+        _flags: OpenFlags,
+        _lock_owner: Option<LockOwner>,
+        reply: ReplyWrite,
+    ) {
+        let kill_priv = write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
+        let caller = caller(req);
+        match self.service.write_lane(ino.0, offset, data.len()) {
+            Lane::Inline => answer(
+                reply,
+                || self.service.write(ino.0, offset, data, &caller, kill_priv),
+                |reply, written| reply.written(written),
+            ),
+            // The buffer is the reading thread's, which goes on to the next request.
+            Lane::Worker => {
+                let data = data.to_vec();
+                self.on(
+                    Lane::Worker,
+                    reply,
+                    move |service| service.write(ino.0, offset, &data, &caller, kill_priv),
+                    |reply, written| reply.written(written),
+                );
+            }
+        }
+    }
+
+    fn flush(
+        &self,
+        _req: &Request,
+        _ino: INodeNo,
+        _fh: FileHandle,
+        _lock_owner: LockOwner,
+        reply: ReplyEmpty,
+    ) {
+        // Said once, the kernel never asks again: close(2) has nothing to write.
+        reply.error(Errno::ENOSYS);
+    }
+
+    fn release(
+        &self,
+        _req: &Request,
+        ino: INodeNo,
+        _fh: FileHandle,
+        _flags: OpenFlags,
+        _lock_owner: Option<LockOwner>,
+        _flush: bool,
+        reply: ReplyEmpty,
+    ) {
+        let release = move |service: &Service<O>| service.release(ino.0);
+        self.on(self.service.release_lane(ino.0), reply, release, |reply, ()| reply.ok());
+    }
+
+    fn fsync(&self, req: &Request, ino: INodeNo, _fh: FileHandle, datasync: bool, reply: ReplyEmpty) {
+        self.fsync_any(req, ino, datasync, reply);
+    }
+
+    fn fsyncdir(&self, req: &Request, ino: INodeNo, _fh: FileHandle, datasync: bool, reply: ReplyEmpty) {
+        self.fsync_any(req, ino, datasync, reply);
+    }
+
+    fn opendir(&self, _req: &Request, _ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+        // Reading goes by cookie: there is nothing to remember of an open directory.
+        reply.opened(FileHandle(0), FopenFlags::empty());
+    }
+
+    fn readdir(&self, _req: &Request, ino: INodeNo, _fh: FileHandle, offset: u64, reply: ReplyDirectory) {
+        self.on(
+            Lane::Worker,
+            reply,
+            move |service| service.readdir(ino.0, offset, false),
+            |mut reply, entries| {
+                for entry in &entries {
+                    let full = reply.add(
+                        INodeNo(entry.nr.0.into()),
+                        entry.next_cookie,
+                        file_type(entry.mode),
+                        OsStr::from_bytes(&entry.name),
+                    );
+                    if full {
+                        break;
+                    }
+                }
+                reply.ok();
+            },
+        );
+    }
+
+    fn readdirplus(
+        &self,
+        _req: &Request,
+        ino: INodeNo,
+        _fh: FileHandle,
+        offset: u64,
+        reply: ReplyDirectoryPlus,
+    ) {
+        let service = self.service.clone();
+        self.on(
+            Lane::Worker,
+            reply,
+            move |service| service.readdir(ino.0, offset, true),
+            move |mut reply, entries| {
+                for entry in &entries {
+                    if add_plus(&service, &mut reply, entry) {
+                        break;
+                    }
+                }
+                reply.ok();
+            },
+        );
+    }
+
+    fn statfs(&self, _req: &Request, _ino: INodeNo, reply: ReplyStatfs) {
+        answer(
+            reply,
+            || self.service.statfs(),
+            |reply, s| {
+                let block = s.block_bytes;
+                reply.statfs(
+                    s.blocks,
+                    s.free,
+                    s.available,
+                    s.inodes,
+                    s.free_inodes,
+                    block,
+                    s.name_max,
+                    block,
+                );
+            },
+        );
+    }
+
+    fn setxattr(
+        &self,
+        req: &Request,
+        ino: INodeNo,
+        name: &OsStr,
+        value: &[u8],
+        flags: i32,
+        _position: u32,
+        reply: ReplyEmpty,
+    ) {
+        let set = || self.service.setxattr(ino.0, name.as_bytes(), value, flags, &caller(req));
+        answer(reply, set, |reply, ()| reply.ok());
+    }
+
+    fn getxattr(&self, _req: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
+        answer(reply, || self.service.getxattr(ino.0, name.as_bytes(), size), send_sized);
+    }
+
+    fn listxattr(&self, req: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
+        answer(reply, || self.service.listxattr(ino.0, size, &caller(req)), send_sized);
+    }
+
+    fn removexattr(&self, req: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let remove = || self.service.removexattr(ino.0, name.as_bytes(), &caller(req));
+        answer(reply, remove, |reply, ()| reply.ok());
+    }
+
+    fn access(&self, _req: &Request, _ino: INodeNo, _mask: AccessFlags, reply: ReplyEmpty) {
+        // With default_permissions the kernel decides alone; without, everything is allowed.
+        reply.error(Errno::ENOSYS);
+    }
+
+    fn create(
+        &self,
+        req: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        umask: u32,
+        flags: i32,
+        reply: ReplyCreate,
+    ) {
+        let timeout = self.options().attr_timeout.min(self.options().entry_timeout);
+        let create = |service: &Service<O>| {
+            service.create(parent.0, name.as_bytes(), mode, umask, flags, &caller(req))
+        };
+        self.on_change(req, parent, reply, create, move |reply, attr: Attr| match entry(&attr) {
+            Ok(file_attr) => reply.created(
+                &timeout,
+                &file_attr,
+                Generation(attr.generation.into()),
+                FileHandle(0),
+                FopenFlags::FOPEN_KEEP_CACHE,
+            ),
+            Err(error) => reply.error(errno(&error)),
+        });
+    }
+
+    fn ioctl(
+        &self,
+        req: &Request,
+        ino: INodeNo,
+        _fh: FileHandle,
+        _flags: IoctlFlags,
+        cmd: u32,
+        in_data: &[u8],
+        out_size: u32,
+        reply: ReplyIoctl,
+    ) {
+        let (input, caller) = (in_data.to_vec(), caller(req));
+        self.on(
+            self.service.ioctl_lane(in_data.len()),
+            reply,
+            move |service| service.ioctl(ino.0, cmd, &input, out_size, &caller),
+            |reply, answer| reply.ioctl(0, &answer),
+        );
+    }
+
+    fn fallocate(
+        &self,
+        _req: &Request,
+        ino: INodeNo,
+        _fh: FileHandle,
+        offset: u64,
+        length: u64,
+        mode: i32,
+        reply: ReplyEmpty,
+    ) {
+        let allocate = move |service: &Service<O>| service.fallocate(ino.0, mode, offset, length);
+        self.on(Lane::Worker, reply, allocate, |reply, ()| reply.ok());
+    }
+
+    fn lseek(
+        &self,
+        _req: &Request,
+        ino: INodeNo,
+        _fh: FileHandle,
+        offset: i64,
+        whence: i32,
+        reply: ReplyLseek,
+    ) {
+        let seek = move |service: &Service<O>| service.seek(ino.0, offset, whence);
+        self.on(Lane::Worker, reply, seek, |reply, offset| reply.offset(offset));
+    }
+
+    fn copy_file_range(
+        &self,
+        _req: &Request,
+        ino_in: INodeNo,
+        _fh_in: FileHandle,
+        offset_in: u64,
+        ino_out: INodeNo,
+        _fh_out: FileHandle,
+        offset_out: u64,
+        len: u64,
+        _flags: CopyFileRangeFlags,
+        reply: ReplyWrite,
+    ) {
+        let copy =
+            move |service: &Service<O>| service.copy_range(ino_in.0, offset_in, ino_out.0, offset_out, len);
+        self.on(Lane::Worker, reply, copy, |reply, copied| reply.written(copied));
+    }
+}
+
+fn send_sized(reply: ReplyXattr, sized: Sized) {
+    match sized {
+        Sized::Size(size) => reply.size(size),
+        Sized::Value(value) => reply.data(&value),
+    }
+}
+
+/// Adds an entry; true if there was no room for it.
+fn add_plus<O: Operations>(
+    service: &Service<O>,
+    reply: &mut ReplyDirectoryPlus,
+    listed: &ListedEntry,
+) -> bool {
+    let name = OsStr::from_bytes(&listed.name);
+    let (entry_timeout, generation, file_attr) = match &listed.attr {
+        Some(attr) => {
+            let Ok(file_attr) = entry(attr) else { return false };
+            (service.options().entry_timeout, attr.generation, file_attr)
+        }
+        None => (std::time::Duration::ZERO, 0, no_entry()),
+    };
+    // Counted before it is sent: the kernel may give the reference back at once.
+    service.given_by_readdir(listed);
+    let generation = Generation(generation.into());
+    let full = reply.add(file_attr.ino, listed.next_cookie, name, &entry_timeout, &file_attr, generation);
+    if full {
+        service.taken_back(listed);
+    }
+    full
+}

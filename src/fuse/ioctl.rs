@@ -1,0 +1,145 @@
+//! The ioctls that FUSE carries: inode flags, trim, labels, versions, and our own control requests.
+
+use super::operations::Operations;
+use super::stub_types::Caller;
+use crate::error::{Error, Result};
+use crate::units::InodeNr;
+
+// The numbers of <linux/fs.h>; the size in bits 16..30 is the argument's.
+const FS_IOC_GETFLAGS: u32 = 0x8008_6601;
+const FS_IOC32_GETFLAGS: u32 = 0x8004_6601;
+const FS_IOC_SETFLAGS: u32 = 0x4008_6602;
+const FS_IOC32_SETFLAGS: u32 = 0x4004_6602;
+const FS_IOC_FSGETXATTR: u32 = 0x801c_581f;
+const FS_IOC_FSSETXATTR: u32 = 0x401c_5820;
+const FS_IOC_GETVERSION: u32 = 0x8008_7601;
+const FS_IOC32_GETVERSION: u32 = 0x8004_7601;
+const FITRIM: u32 = 0xc018_5879;
+const FS_IOC_GETFSLABEL: u32 = 0x8100_9431;
+const FS_IOC_SETFSLABEL: u32 = 0x4100_9432;
+
+/// `FSLABEL_MAX`: the label's buffer, the NUL at its end included.
+const LABEL_BYTES: usize = 256;
+/// `struct fsxattr`.
+const FSXATTR_BYTES: usize = 28;
+
+/// Flags as `FS_IOC_GETFLAGS` and `struct fsxattr` have them: (`FS_*_FL`, `FS_XFLAG_*`).
+const FLAGS: [(u32, u32); 7] = [
+    (0x0000_0008, 0x0000_0020), // SYNC
+    (0x0000_0010, 0x0000_0008), // IMMUTABLE
+    (0x0000_0020, 0x0000_0010), // APPEND
+    (0x0000_0040, 0x0000_0080), // NODUMP
+    (0x0000_0080, 0x0000_0040), // NOATIME
+    (0x0200_0000, 0x0000_8000), // DAX
+    (0x2000_0000, 0x0000_0200), // PROJINHERIT
+];
+
+/// Does what `cmd` asks; the answer is what the kernel copies to the caller's argument.
+pub(super) fn ioctl<O: Operations>(
+    ops: &O,
+    nr: InodeNr,
+    cmd: u32,
+    input: &[u8],
+    caller: &Caller,
+) -> Result<Vec<u8>> {
+    match cmd {
+        // The kernel's own callers want 4 bytes, whatever the number says.
+        FS_IOC_GETFLAGS | FS_IOC32_GETFLAGS => Ok(ops.get_flags(nr)?.to_ne_bytes().to_vec()),
+        FS_IOC_SETFLAGS | FS_IOC32_SETFLAGS => {
+            ops.set_flags(nr, word(input, 0)?, caller)?;
+            Ok(Vec::new())
+        }
+        FS_IOC_FSGETXATTR => {
+            let mut fsxattr = vec![0; FSXATTR_BYTES];
+            fsxattr[..4].copy_from_slice(&to_xflags(ops.get_flags(nr)?).to_ne_bytes());
+            Ok(fsxattr)
+        }
+        FS_IOC_FSSETXATTR => {
+            // Extent size hints and projects are XFS's and quota's: only "none" can be set.
+            if word(input, 4)? != 0 || word(input, 12)? != 0 || word(input, 16)? != 0 {
+                return Err(Error::NotSupported);
+            }
+            let flags = with_xflags(ops.get_flags(nr)?, word(input, 0)?)?;
+            ops.set_flags(nr, flags, caller)?;
+            Ok(Vec::new())
+        }
+        FS_IOC_GETVERSION | FS_IOC32_GETVERSION => Ok(ops.getattr(nr)?.generation.to_ne_bytes().to_vec()),
+        FITRIM => trim(ops, input, caller),
+        FS_IOC_GETFSLABEL => {
+            let mut label = ops.label()?;
+            label.resize(LABEL_BYTES, 0);
+            Ok(label)
+        }
+        FS_IOC_SETFSLABEL => {
+            require_root(caller)?;
+            let len = input.iter().position(|&b| b == 0).ok_or(Error::Invalid)?;
+            ops.set_label(input.get(..len).unwrap_or_default())?;
+            Ok(Vec::new())
+        }
+        _ => ops.control(nr, cmd, input, caller),
+    }
+}
+
+/// `struct fstrim_range`: start, length and least length in bytes; the length comes back as what was trimmed.
+fn trim<O: Operations>(ops: &O, input: &[u8], caller: &Caller) -> Result<Vec<u8>> {
+    require_root(caller)?;
+    let field = |at: usize| {
+        let bytes = input.get(at..at + 8).and_then(|bytes| bytes.try_into().ok());
+        bytes.map(u64::from_ne_bytes).ok_or(Error::Invalid)
+    };
+    let trimmed = ops.trim(field(0)?, field(8)?, field(16)?)?;
+    let mut range = input.get(..24).unwrap_or_default().to_vec();
+    if let Some(len) = range.get_mut(8..16) {
+        len.copy_from_slice(&trimmed.to_ne_bytes());
+    }
+    Ok(range)
+}
+
+/// What the kernel checks by `CAP_SYS_ADMIN` for its own file systems. An ordinary user who mounted is root here.
+fn require_root(caller: &Caller) -> Result<()> {
+    if caller.uid == 0 || caller.uid == nix::unistd::getuid().as_raw() {
+        return Ok(());
+    }
+    Err(Error::NotPermitted)
+}
+
+fn word(input: &[u8], at: usize) -> Result<u32> {
+    let bytes = input.get(at..at + 4).and_then(|bytes| bytes.try_into().ok());
+    bytes.map(u32::from_ne_bytes).ok_or(Error::Invalid)
+}
+
+fn to_xflags(flags: u32) -> u32 {
+    FLAGS.iter().filter(|(flag, _)| flags & flag != 0).fold(0, |xflags, (_, xflag)| xflags | xflag)
+}
+
+/// `flags` with those that `struct fsxattr` can say replaced by what it says.
+fn with_xflags(flags: u32, xflags: u32) -> Result<u32> {
+    const HASATTR: u32 = 0x8000_0000;
+    let known = FLAGS.iter().fold(HASATTR, |all, (_, xflag)| all | xflag);
+    if xflags & !known != 0 {
+        return Err(Error::NotSupported);
+    }
+    let kept = FLAGS.iter().fold(flags, |kept, (flag, _)| kept & !flag);
+    Ok(FLAGS.iter().filter(|(_, xflag)| xflags & xflag != 0).fold(kept, |flags, (flag, _)| flags | flag))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn xflags_go_both_ways_and_keep_what_they_cannot_say() {
+        const EXTENTS: u32 = 0x0008_0000;
+        for (flag, xflag) in FLAGS {
+            assert_eq!(to_xflags(flag | EXTENTS), xflag);
+            assert_eq!(with_xflags(EXTENTS | 0x10, xflag).unwrap(), EXTENTS | flag);
+        }
+        assert!(with_xflags(0, 0x0000_0800).is_err(), "an extent size hint");
+    }
+
+    #[test]
+    fn a_short_argument_is_invalid_not_a_panic() {
+        assert!(word(&[1, 2, 3], 0).is_err());
+        assert_eq!(word(&[0, 0, 0, 0, 1, 0, 0, 0], 4).unwrap(), u32::from_ne_bytes([1, 0, 0, 0]));
+    }
+}
