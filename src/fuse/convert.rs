@@ -4,7 +4,7 @@ use super::node;
 use super::stub_types::{Attr, TimeOrNow, Timestamp};
 use crate::error::{Error, Result};
 use fuser::{Errno, FileAttr, FileType, INodeNo};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 /// The reply's errno for an error.
 pub(super) fn errno(error: &Error) -> Errno {
@@ -39,14 +39,6 @@ pub(super) fn time_or_now(time: fuser::TimeOrNow) -> TimeOrNow {
     }
 }
 
-/// A time on its way out; fuser has this direction right.
-fn system_time(time: Timestamp) -> SystemTime {
-    let whole = Duration::from_secs(time.seconds.unsigned_abs());
-    let base = if time.seconds >= 0 { UNIX_EPOCH.checked_add(whole) } else { UNIX_EPOCH.checked_sub(whole) };
-    base.and_then(|base| base.checked_add(Duration::from_nanos(time.nanoseconds.into())))
-        .unwrap_or(UNIX_EPOCH)
-}
-
 /// The file type of a mode; an impossible one reads as a regular file (the file system has refused it before).
 pub(super) fn file_type(mode: u32) -> FileType {
     match mode & libc::S_IFMT {
@@ -66,10 +58,10 @@ pub(super) fn attributes(attr: &Attr) -> FileAttr {
         ino: INodeNo(attr.nr.0.into()),
         size: attr.size,
         blocks: attr.blocks,
-        atime: system_time(attr.atime),
-        mtime: system_time(attr.mtime),
-        ctime: system_time(attr.ctime),
-        crtime: system_time(attr.crtime),
+        atime: attr.atime.into(),
+        mtime: attr.mtime.into(),
+        ctime: attr.ctime.into(),
+        crtime: attr.crtime.into(),
         kind: file_type(attr.mode.into()),
         perm: attr.mode & 0o7777,
         nlink: attr.links,
@@ -110,6 +102,7 @@ pub(super) fn no_entry() -> FileAttr {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::Duration;
 
     /// What fuser 0.18 makes of the kernel's numbers.
     fn as_fuser_sends(seconds: i64, nanoseconds: u32) -> SystemTime {
@@ -121,15 +114,12 @@ mod tests {
     }
 
     #[test]
-    fn times_before_1970_survive_both_ways() {
+    fn times_before_1970_are_put_right() {
         for (seconds, nanoseconds) in
             [(0, 0), (0, 1), (1, 999_999_999), (-1, 0), (-1, 1), (-1, 999_999_999), (-2, 500), (i64::MAX, 5)]
         {
             let time = Timestamp { seconds, nanoseconds };
             assert_eq!(timestamp(as_fuser_sends(seconds, nanoseconds)), time);
         }
-        let out = system_time(Timestamp { seconds: -2, nanoseconds: 800_000_000 });
-        assert_eq!(out, UNIX_EPOCH - Duration::from_millis(1200));
-        system_time(Timestamp { seconds: i64::MIN, nanoseconds: 0 });
     }
 }

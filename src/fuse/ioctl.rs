@@ -1,7 +1,8 @@
 //! The ioctls that FUSE carries: inode flags, trim, labels, versions, and our own control requests.
 
+use super::control;
 use super::operations::Operations;
-use super::stub_types::Caller;
+use super::stub_types::{Caller, FsXattr};
 use crate::error::{Error, Result};
 use crate::units::InodeNr;
 
@@ -22,17 +23,8 @@ const FS_IOC_SETFSLABEL: u32 = 0x4100_9432;
 const LABEL_BYTES: usize = 256;
 /// `struct fsxattr`.
 const FSXATTR_BYTES: usize = 28;
-
-/// Flags as `FS_IOC_GETFLAGS` and `struct fsxattr` have them: (`FS_*_FL`, `FS_XFLAG_*`).
-const FLAGS: [(u32, u32); 7] = [
-    (0x0000_0008, 0x0000_0020), // SYNC
-    (0x0000_0010, 0x0000_0008), // IMMUTABLE
-    (0x0000_0020, 0x0000_0010), // APPEND
-    (0x0000_0040, 0x0000_0080), // NODUMP
-    (0x0000_0080, 0x0000_0040), // NOATIME
-    (0x0200_0000, 0x0000_8000), // DAX
-    (0x2000_0000, 0x0000_0200), // PROJINHERIT
-];
+/// Says that there are extended attributes; only ever shown.
+const XFLAG_HASATTR: u32 = 0x8000_0000;
 
 /// Does what `cmd` asks; the answer is what the kernel copies to the caller's argument.
 pub(super) fn ioctl<O: Operations>(
@@ -51,16 +43,18 @@ pub(super) fn ioctl<O: Operations>(
         }
         FS_IOC_FSGETXATTR => {
             let mut fsxattr = vec![0; FSXATTR_BYTES];
-            fsxattr[..4].copy_from_slice(&to_xflags(ops.get_flags(nr)?).to_ne_bytes());
+            let FsXattr { xflags, projid } = ops.get_fsxattr(nr)?;
+            fsxattr[..4].copy_from_slice(&xflags.to_ne_bytes());
+            fsxattr[12..16].copy_from_slice(&projid.to_ne_bytes());
             Ok(fsxattr)
         }
         FS_IOC_FSSETXATTR => {
-            // Extent size hints and projects are XFS's and quota's: only "none" can be set.
-            if word(input, 4)? != 0 || word(input, 12)? != 0 || word(input, 16)? != 0 {
+            // Extent size hints are XFS's: only "none" can be set.
+            if word(input, 4)? != 0 || word(input, 16)? != 0 {
                 return Err(Error::NotSupported);
             }
-            let flags = with_xflags(ops.get_flags(nr)?, word(input, 0)?)?;
-            ops.set_flags(nr, flags, caller)?;
+            let set = FsXattr { xflags: word(input, 0)? & !XFLAG_HASATTR, projid: word(input, 12)? };
+            ops.set_fsxattr(nr, set, caller)?;
             Ok(Vec::new())
         }
         FS_IOC_GETVERSION | FS_IOC32_GETVERSION => Ok(ops.getattr(nr)?.generation.to_ne_bytes().to_vec()),
@@ -71,18 +65,20 @@ pub(super) fn ioctl<O: Operations>(
             Ok(label)
         }
         FS_IOC_SETFSLABEL => {
-            require_root(caller)?;
             let len = input.iter().position(|&b| b == 0).ok_or(Error::Invalid)?;
-            ops.set_label(input.get(..len).unwrap_or_default())?;
+            ops.set_label(input.get(..len).unwrap_or_default(), caller)?;
             Ok(Vec::new())
         }
-        _ => ops.control(nr, cmd, input, caller),
+        control::COMMAND => ops.control(privileged(caller), input),
+        _ => Err(Error::NotTty),
     }
 }
 
 /// `struct fstrim_range`: start, length and least length in bytes; the length comes back as what was trimmed.
 fn trim<O: Operations>(ops: &O, input: &[u8], caller: &Caller) -> Result<Vec<u8>> {
-    require_root(caller)?;
+    if !privileged(caller) {
+        return Err(Error::NotPermitted);
+    }
     let field = |at: usize| {
         let bytes = input.get(at..at + 8).and_then(|bytes| bytes.try_into().ok());
         bytes.map(u64::from_ne_bytes).ok_or(Error::Invalid)
@@ -96,11 +92,8 @@ fn trim<O: Operations>(ops: &O, input: &[u8], caller: &Caller) -> Result<Vec<u8>
 }
 
 /// What the kernel checks by `CAP_SYS_ADMIN` for its own file systems. An ordinary user who mounted is root here.
-fn require_root(caller: &Caller) -> Result<()> {
-    if caller.uid == 0 || caller.uid == nix::unistd::getuid().as_raw() {
-        return Ok(());
-    }
-    Err(Error::NotPermitted)
+fn privileged(caller: &Caller) -> bool {
+    caller.uid == 0 || caller.uid == nix::unistd::getuid().as_raw()
 }
 
 fn word(input: &[u8], at: usize) -> Result<u32> {
@@ -108,34 +101,9 @@ fn word(input: &[u8], at: usize) -> Result<u32> {
     bytes.map(u32::from_ne_bytes).ok_or(Error::Invalid)
 }
 
-fn to_xflags(flags: u32) -> u32 {
-    FLAGS.iter().filter(|(flag, _)| flags & flag != 0).fold(0, |xflags, (_, xflag)| xflags | xflag)
-}
-
-/// `flags` with those that `struct fsxattr` can say replaced by what it says.
-fn with_xflags(flags: u32, xflags: u32) -> Result<u32> {
-    const HASATTR: u32 = 0x8000_0000;
-    let known = FLAGS.iter().fold(HASATTR, |all, (_, xflag)| all | xflag);
-    if xflags & !known != 0 {
-        return Err(Error::NotSupported);
-    }
-    let kept = FLAGS.iter().fold(flags, |kept, (flag, _)| kept & !flag);
-    Ok(FLAGS.iter().filter(|(_, xflag)| xflags & xflag != 0).fold(kept, |flags, (flag, _)| flags | flag))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn xflags_go_both_ways_and_keep_what_they_cannot_say() {
-        const EXTENTS: u32 = 0x0008_0000;
-        for (flag, xflag) in FLAGS {
-            assert_eq!(to_xflags(flag | EXTENTS), xflag);
-            assert_eq!(with_xflags(EXTENTS | 0x10, xflag).unwrap(), EXTENTS | flag);
-        }
-        assert!(with_xflags(0, 0x0000_0800).is_err(), "an extent size hint");
-    }
 
     #[test]
     fn a_short_argument_is_invalid_not_a_panic() {

@@ -32,10 +32,11 @@ pub(super) fn node_of(nr: InodeNr) -> Result<u64> {
     }
 }
 
-/// How many references the kernel holds to each inode: one per entry it was given, until FORGET.
+/// How many references the kernel holds to each inode: one per entry it was given, until FORGET, and one
+/// per open file, until RELEASE.
 ///
-/// An unlinked inode may be freed only when this falls to zero. FORGETs are delayed in the kernel and may arrive after
-/// a later LOOKUP of the same inode, so counting is the only way to know. Costs at most 21 bytes per inode.
+/// An unlinked inode may be freed only when this falls to zero. FORGETs are delayed in the kernel: one may arrive after
+/// a later LOOKUP of the same inode, or before the RELEASE that preceded it, so counting is the only way to know. Costs at most 21 bytes per inode.
 pub(super) struct References {
     shards: Vec<Mutex<FxHashMap<InodeNr, u32>>>,
 }

@@ -1,7 +1,7 @@
 //! What the front-end asks of a file system: [`crate::fs::Fs`], or anything else that should be
 //! mounted through the same transport (a do-nothing file system to measure the transport itself).
 
-use super::stub_types::{Attr, Caller, DirEntry, RenameFlags, SetAttr, StatFs};
+use super::stub_types::{Attr, Caller, DirEntry, FsXattr, RenameFlags, SetAttr, StatFs};
 use crate::error::{Error, Result};
 use crate::units::InodeNr;
 
@@ -91,6 +91,10 @@ pub trait Operations: Send + Sync + 'static {
     fn get_flags(&self, nr: InodeNr) -> Result<u32>;
     /// Sets the inode flags.
     fn set_flags(&self, nr: InodeNr, flags: u32, caller: &Caller) -> Result<()>;
+    /// The flags as `FS_IOC_FSGETXATTR` has them.
+    fn get_fsxattr(&self, nr: InodeNr) -> Result<FsXattr>;
+    /// Sets them.
+    fn set_fsxattr(&self, nr: InodeNr, set: FsXattr, caller: &Caller) -> Result<()>;
     /// FITRIM; returns the bytes discarded.
     fn trim(&self, start: u64, len: u64, min_len: u64) -> Result<u64>;
     /// `statfs(2)`.
@@ -115,11 +119,11 @@ pub trait Operations: Send + Sync + 'static {
         Err(Error::NotTty)
     }
     /// Sets the volume label.
-    fn set_label(&self, _label: &[u8]) -> Result<()> {
+    fn set_label(&self, _label: &[u8], _caller: &Caller) -> Result<()> {
         Err(Error::NotTty)
     }
-    /// An ioctl that is the program's own (`journalfs sync`, `stats`, ...).
-    fn control(&self, _nr: InodeNr, _cmd: u32, _input: &[u8], _caller: &Caller) -> Result<Vec<u8>> {
+    /// The ioctl [`super::control::COMMAND`] (`journalfs sync`, `stats`, ...).
+    fn control(&self, _privileged: bool, _input: &[u8]) -> Result<Vec<u8>> {
         Err(Error::NotTty)
     }
 }

@@ -114,9 +114,13 @@ impl<O: Operations> Service<O> {
     /// FORGET: `count` entries that the kernel had been given.
     pub(super) fn forget(&self, node: u64, count: u64) {
         if let Ok(nr) = inode_of(node) {
-            if self.references.drop_some(nr, count) {
-                self.ops.forget(nr);
-            }
+            self.drop_references(nr, count);
+        }
+    }
+
+    fn drop_references(&self, nr: InodeNr, count: u64) {
+        if self.references.drop_some(nr, count) {
+            self.ops.forget(nr);
         }
     }
 
@@ -227,7 +231,9 @@ impl<O: Operations> Service<O> {
             }
             Err(error) => return Err(error),
         };
-        self.give(attr)
+        let attr = self.give(attr)?;
+        self.references.add(attr.nr);
+        Ok(attr)
     }
 
     /// UNLINK.
@@ -265,7 +271,10 @@ impl<O: Operations> Service<O> {
 
     /// OPEN of a file.
     pub(super) fn open(&self, node: u64, flags: i32, caller: &Caller) -> Result<()> {
-        self.open_inode(inode_of(node)?, flags, caller)
+        let nr = inode_of(node)?;
+        self.open_inode(nr, flags, caller)?;
+        self.references.add(nr);
+        Ok(())
     }
 
     fn open_inode(&self, nr: InodeNr, flags: i32, caller: &Caller) -> Result<()> {
@@ -283,7 +292,10 @@ impl<O: Operations> Service<O> {
 
     /// RELEASE: the last descriptor of one open is closed.
     pub(super) fn release(&self, node: u64) -> Result<()> {
-        self.ops.release(inode_of(node)?)
+        let nr = inode_of(node)?;
+        let released = self.ops.release(nr);
+        self.drop_references(nr, 1);
+        released
     }
 
     /// READ.
@@ -357,8 +369,8 @@ impl<O: Operations> Service<O> {
 
     /// The entry did not fit after all.
     pub(super) fn taken_back(&self, entry: &ListedEntry) {
-        if entry.gives_reference() && self.references.drop_some(entry.nr, 1) {
-            self.ops.forget(entry.nr);
+        if entry.gives_reference() {
+            self.drop_references(entry.nr, 1);
         }
     }
 

@@ -59,3 +59,8 @@ pub struct StatFs {
     pub free_inodes: u64,
     pub name_max: u32,
 }
+#[derive(Clone, Copy, Debug)]
+pub struct FsXattr {
+    pub xflags: u32,
+    pub projid: u32,
+}
