@@ -4,7 +4,7 @@
 //! `cargo run --release --example nothing -- DIR [THREADS]` serves until DIR is unmounted.
 
 use journalfs::format::time::Timestamp;
-use journalfs::fuse::stub_types::{Attr, Caller, DirEntry, FsXattr, RenameFlags, SetAttr, StatFs, TimeOrNow};
+use journalfs::fuse::types::{Attr, Caller, DirEntry, FsXattr, RenameFlags, SetAttr, StatFs, TimeOrNow};
 use journalfs::fuse::{serve, Done, FuseOptions, Operations};
 use journalfs::units::InodeNr;
 use journalfs::{Error, Result};
@@ -31,7 +31,7 @@ struct Tree {
 }
 
 /// Files, directories and links in memory. FORGET frees what has no names left.
-pub struct Nothing(Mutex<Tree>);
+pub(crate) struct Nothing(Mutex<Tree>);
 
 fn attr(nr: InodeNr, mode: u32, caller: Caller, rdev: u32) -> Attr {
     let now = Timestamp::now();
@@ -148,7 +148,7 @@ impl Tree {
 
 impl Nothing {
     /// An empty file system whose root belongs to this process's user.
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let mut tree = Tree { last: 10, ..Tree::default() };
         let uid = nix::unistd::getuid().as_raw();
         let owner = Caller { uid, gid: nix::unistd::getgid().as_raw(), pid: 0 };
@@ -162,7 +162,7 @@ impl Nothing {
     }
 
     /// How many inodes there are.
-    pub fn inodes(&self) -> usize {
+    pub(crate) fn inodes(&self) -> usize {
         self.tree().nodes.len()
     }
 }

@@ -1,8 +1,9 @@
 //! Between the file system's types and fuser's.
 
 use super::node;
-use super::stub_types::{Attr, TimeOrNow, Timestamp};
+use super::types::{Attr, TimeOrNow};
 use crate::error::{Error, Result};
+use crate::format::time::Timestamp;
 use fuser::{Errno, FileAttr, FileType, INodeNo};
 use std::time::{SystemTime, UNIX_EPOCH};
 

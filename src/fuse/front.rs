@@ -8,7 +8,7 @@ use super::init;
 use super::operations::Operations;
 use super::options::FuseOptions;
 use super::service::{Lane, ListedEntry, Service, Sized};
-use super::stub_types::{Attr, Caller, SetAttr};
+use super::types::{Attr, Caller, SetAttr};
 use super::workers::Workers;
 use crate::error::Result;
 use fuser::{
@@ -127,7 +127,7 @@ impl<O: Operations> Front<O> {
             move |reply, value| {
                 workers.submit(Box::new(move || {
                     let done = Box::new(move |result: Result<()>| {
-                        answer(reply, || result, |reply, ()| send(reply, value))
+                        answer(reply, || result, |reply, ()| send(reply, value));
                     });
                     service.fsync_then(parent.0, false, pid, done);
                 }));
@@ -338,7 +338,7 @@ impl<O: Operations> fuser::Filesystem for Front<O> {
             Lane::Inline => answer(
                 reply,
                 || self.service.write(ino.0, offset, data, &caller, kill_priv),
-                |reply, written| reply.written(written),
+                ReplyWrite::written,
             ),
             // The buffer is the reading thread's, which goes on to the next request.
             Lane::Worker => {
@@ -347,7 +347,7 @@ impl<O: Operations> fuser::Filesystem for Front<O> {
                     Lane::Worker,
                     reply,
                     move |service| service.write(ino.0, offset, &data, &caller, kill_priv),
-                    |reply, written| reply.written(written),
+                    ReplyWrite::written,
                 );
             }
         }
@@ -529,7 +529,7 @@ impl<O: Operations> fuser::Filesystem for Front<O> {
     ) {
         let (input, caller) = (in_data.to_vec(), caller(req));
         self.on(
-            self.service.ioctl_lane(in_data.len()),
+            Lane::of_ioctl(in_data.len()),
             reply,
             move |service| service.ioctl(ino.0, cmd, &input, out_size, &caller),
             |reply, answer| reply.ioctl(0, &answer),
@@ -560,7 +560,7 @@ impl<O: Operations> fuser::Filesystem for Front<O> {
         reply: ReplyLseek,
     ) {
         let seek = move |service: &Service<O>| service.seek(ino.0, offset, whence);
-        self.on(Lane::Worker, reply, seek, |reply, offset| reply.offset(offset));
+        self.on(Lane::Worker, reply, seek, ReplyLseek::offset);
     }
 
     fn copy_file_range(
@@ -578,7 +578,7 @@ impl<O: Operations> fuser::Filesystem for Front<O> {
     ) {
         let copy =
             move |service: &Service<O>| service.copy_range(ino_in.0, offset_in, ino_out.0, offset_out, len);
-        self.on(Lane::Worker, reply, copy, |reply, copied| reply.written(copied));
+        self.on(Lane::Worker, reply, copy, ReplyWrite::written);
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::control;
 use super::operations::Operations;
-use super::stub_types::{Caller, FsXattr};
+use super::types::{Caller, FsXattr};
 use crate::error::{Error, Result};
 use crate::units::InodeNr;
 

@@ -13,7 +13,7 @@ mod node;
 mod operations;
 mod options;
 mod service;
-pub mod stub_types;
+pub mod types;
 mod workers;
 
 pub use operations::{Done, Operations};

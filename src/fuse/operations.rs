@@ -1,7 +1,7 @@
 //! What the front-end asks of a file system: [`crate::fs::Fs`], or anything else that should be
 //! mounted through the same transport (a do-nothing file system to measure the transport itself).
 
-use super::stub_types::{Attr, Caller, DirEntry, FsXattr, RenameFlags, SetAttr, StatFs};
+use super::types::{Attr, Caller, DirEntry, FsXattr, RenameFlags, SetAttr, StatFs};
 use crate::error::{Error, Result};
 use crate::units::InodeNr;
 

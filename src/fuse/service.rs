@@ -8,7 +8,7 @@ use super::ioctl;
 use super::node::{inode_of, References};
 use super::operations::{Done, Operations};
 use super::options::FuseOptions;
-use super::stub_types::{Attr, Caller, RenameFlags, SetAttr, StatFs};
+use super::types::{Attr, Caller, RenameFlags, SetAttr, StatFs};
 use crate::error::{Error, Result};
 use crate::units::InodeNr;
 use std::sync::Arc;
@@ -20,6 +20,21 @@ pub(super) enum Lane {
     Inline,
     /// It may wait for the device.
     Worker,
+}
+
+impl Lane {
+    fn of(may_wait: bool) -> Self {
+        if may_wait {
+            Self::Worker
+        } else {
+            Self::Inline
+        }
+    }
+
+    /// Where IOCTL belongs: reading flags is quick, the rest need not be.
+    pub(super) fn of_ioctl(input_bytes: usize) -> Self {
+        Self::of(input_bytes > 0)
+    }
 }
 
 /// A directory entry on its way to the kernel.
@@ -305,17 +320,17 @@ impl<O: Operations> Service<O> {
 
     /// Where READ belongs.
     pub(super) fn read_lane(&self, node: u64, offset: u64, size: u32) -> Lane {
-        lane(inode_of(node).is_ok_and(|nr| self.ops.read_may_wait(nr, offset, size)))
+        Lane::of(inode_of(node).is_ok_and(|nr| self.ops.read_may_wait(nr, offset, size)))
     }
 
     /// Where WRITE belongs.
     pub(super) fn write_lane(&self, node: u64, offset: u64, len: usize) -> Lane {
-        lane(inode_of(node).is_ok_and(|nr| self.ops.write_may_wait(nr, offset, len)))
+        Lane::of(inode_of(node).is_ok_and(|nr| self.ops.write_may_wait(nr, offset, len)))
     }
 
     /// Where RELEASE belongs.
     pub(super) fn release_lane(&self, node: u64) -> Lane {
-        lane(inode_of(node).is_ok_and(|nr| self.ops.release_may_wait(nr)))
+        Lane::of(inode_of(node).is_ok_and(|nr| self.ops.release_may_wait(nr)))
     }
 
     /// WRITE.
@@ -437,11 +452,6 @@ impl<O: Operations> Service<O> {
         u32::try_from(copied).map_err(|_| Error::Overflow)
     }
 
-    /// Where IOCTL belongs: reading flags is quick, the rest need not be.
-    pub(super) fn ioctl_lane(&self, input_bytes: usize) -> Lane {
-        lane(input_bytes > 0)
-    }
-
     /// IOCTL; at most `room` bytes come back.
     pub(super) fn ioctl(
         &self,
@@ -454,14 +464,6 @@ impl<O: Operations> Service<O> {
         let mut answer = ioctl::ioctl(&*self.ops, inode_of(node)?, cmd, input, caller)?;
         answer.truncate(room as usize);
         Ok(answer)
-    }
-}
-
-fn lane(may_wait: bool) -> Lane {
-    if may_wait {
-        Lane::Worker
-    } else {
-        Lane::Inline
     }
 }
 
