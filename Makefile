@@ -16,7 +16,6 @@ SBINDIR ?= /sbin
 DESTDIR ?=
 
 RELEASE = target/release
-PROGRAMS = journalfs mount.journalfs mkfs.journalfs fsck.journalfs
 TEST_ARGUMENTS ?=
 
 .PHONY: build install uninstall deps check unit integration test demo kill floor suites clean
@@ -27,16 +26,19 @@ build:
 	ln -sf mkfs-journalfs $(RELEASE)/mkfs.journalfs
 	ln -sf fsck-journalfs $(RELEASE)/fsck.journalfs
 
+# umount.fuse.journalfs makes a plain umount(8) wait until the daemon has written everything.
+LINKS = mount.journalfs mount.fuse.journalfs umount.journalfs umount.fuse.journalfs
+
 install: build
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(SBINDIR)
 	install -m 755 $(RELEASE)/journalfs $(DESTDIR)$(PREFIX)/bin/journalfs
 	install -m 755 $(RELEASE)/mkfs-journalfs $(DESTDIR)$(SBINDIR)/mkfs.journalfs
 	install -m 755 $(RELEASE)/fsck-journalfs $(DESTDIR)$(SBINDIR)/fsck.journalfs
-	ln -sf $(PREFIX)/bin/journalfs $(DESTDIR)$(SBINDIR)/mount.journalfs
+	for link in $(LINKS); do ln -sf $(PREFIX)/bin/journalfs $(DESTDIR)$(SBINDIR)/$$link; done
 
 uninstall:
 	rm -f $(DESTDIR)$(PREFIX)/bin/journalfs
-	for program in mount mkfs fsck; do rm -f $(DESTDIR)$(SBINDIR)/$$program.journalfs; done
+	for name in $(LINKS) mkfs.journalfs fsck.journalfs; do rm -f $(DESTDIR)$(SBINDIR)/$$name; done
 
 deps:
 	scripts/install-deps.sh

@@ -199,6 +199,19 @@ fn ext2_is_read_only_by_default() {
 }
 
 #[test]
+fn ext2_is_written_on_demand() {
+    needs_root!();
+    take_over_image(&Image::mke2fs(BYTES, "ext2", &[]), "noatime,nojournal");
+}
+
+#[test]
+fn ext4_without_a_journal_is_written_on_demand() {
+    needs_root!();
+    let image = Image::mke2fs(BYTES, "ext4", &["-O", "^has_journal"]);
+    take_over_image(&image, "noatime,nojournal");
+}
+
+#[test]
 fn inline_data() {
     needs_root!();
     take_over_or_read_only("inline_data", "ext4", &["-O", "inline_data"]);

@@ -12,10 +12,12 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use crate::support::environment::program;
 use crate::support::image::{dumpe2fs, field};
 use crate::support::{driver, needs_root, ok, run, Driver, Image, Mounted, Scope, Snapshot};
 
 const WORKERS: u64 = 4;
+const LIMIT: Duration = Duration::from_secs(120);
 
 fn rounds(default: u64) -> u64 {
     std::env::var("KILL_ROUNDS").map_or(default, |text| text.parse().expect("KILL_ROUNDS"))
@@ -174,7 +176,7 @@ fn killed_daemon_loses_nothing_synced() {
         return;
     }
     let mut kept = 0;
-    for round in 0..rounds(6) {
+    for round in 0..rounds(10) {
         let (profile, options) = [
             ("journalfs", ""),
             ("ext3", "commit=1"),
@@ -199,10 +201,10 @@ fn killed_daemon_loses_nothing_synced() {
     assert!(kept > 20, "only {kept} files were synced in all");
 }
 
-/// By us, by the kernel and by e2fsck in turn; each must find a consistent file system with every
+/// By each who can replay the journal in turn; each must find a consistent file system with every
 /// promised file.
 fn recover(image: &Image, promised: &Promised, round: u64, what: &str) {
-    match round % 3 {
+    match round % 5 {
         0 => {
             let mounted = Mounted::journalfs(&image.path(), "");
             assert_kept(mounted.root(), promised, &format!("{what}, our recovery"));
@@ -214,9 +216,17 @@ fn recover(image: &Image, promised: &Promised, round: u64, what: &str) {
             assert_kept(mounted.root(), promised, &format!("{what}, the kernel's recovery"));
             mounted.unmount();
         }
+        2 => {
+            ok(Command::new(program("journalfs")).arg("replay").arg(image.path()), LIMIT);
+        }
+        3 => {
+            let output = run(Command::new(program("fsck.journalfs")).arg("-p").arg(image.path()), LIMIT);
+            let status = output.status.code();
+            assert!(status <= Some(1), "{what}: fsck.journalfs -p: {}", output.text());
+        }
         _ => {
             // Replays and cleans orphans; that alone is no error (exit status 0 or 1).
-            let output = run(Command::new("e2fsck").arg("-p").arg(image.path()), Duration::from_secs(120));
+            let output = run(Command::new("e2fsck").arg("-p").arg(image.path()), LIMIT);
             let status = output.status.code();
             assert!(status <= Some(1), "{what}: e2fsck -p: {}", output.text());
         }
