@@ -2,12 +2,13 @@
 //!
 //! Each inode that refers to a block counts it in its `i_blocks`, shared or not, as the kernel does.
 
+use super::ea_inode;
 use crate::cache::{Handle, ReadBlock};
 use crate::device::Block;
 use crate::error::{Error, Place, Result};
 use crate::format::geometry::Geometry;
 use crate::format::inode::RawInode;
-use crate::format::xattr::{self, AttributeRef};
+use crate::format::xattr::{self, Area, AttributeRef};
 use crate::fs::alloc::Allocator;
 use crate::units::{BlockNr, BlockRange, InodeNr};
 use std::sync::Arc;
@@ -54,14 +55,23 @@ pub(super) fn write(
     let old = read(h, allocator.geometry(), nr, raw)?;
     let units = u64::from(allocator.geometry().block_bytes / 512);
     let alone = old.as_ref().is_some_and(|block| xattr::refcount(block) == 1);
+    let entries = match &old {
+        Some(block) => xattr::parse(block, Area::Block, Place::Block(raw.file_acl))?,
+        None => Vec::new(),
+    };
+    ea_inode::release_missing(h, allocator, raw, &entries, &list, alone)?;
+    if !alone && !entries.is_empty() {
+        // The entries that stay are in two blocks from now on.
+        ea_inode::hold_all(h, allocator, &list)?;
+    }
     if alone && !list.is_empty() {
         let block = h.modify(raw.file_acl)?;
         xattr::write_block(block, &mut list)?;
         xattr::seal_block(block, raw.file_acl, seed(allocator.geometry()));
         return Ok(());
     }
-    if let Some(block) = old {
-        release(h, allocator, raw.file_acl, &block)?;
+    if let Some(block) = &old {
+        release(h, allocator, raw.file_acl, block)?;
         raw.file_acl = BlockNr(0);
         raw.blocks = raw.blocks.saturating_sub(units);
     }

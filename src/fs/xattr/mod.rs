@@ -6,6 +6,7 @@
 //! caller publishes. What changes an area has written the record too when it returns, so the table block is sealed.
 
 mod block;
+mod ea_inode;
 #[cfg(test)]
 mod tests;
 
@@ -14,6 +15,7 @@ use super::inode_table;
 use crate::cache::{Handle, ReadBlock};
 use crate::device::Block;
 use crate::error::{Error, Place, Result};
+use crate::format::features::Incompat;
 use crate::format::geometry::Geometry;
 use crate::format::inode::RawInode;
 use crate::format::xattr::{self, Area, AttributeRef, Name, ValueRef};
@@ -89,9 +91,9 @@ impl Areas {
         Ok(all)
     }
 
-    /// The value under a name.
-    pub fn find(&self, name: Name<'_>) -> Result<Option<ValueRef<'_>>> {
-        Ok(self.all()?.into_iter().find(|a| a.name == name).map(|a| a.value))
+    /// The attribute of a name.
+    pub fn find(&self, name: Name<'_>) -> Result<Option<AttributeRef<'_>>> {
+        Ok(self.all()?.into_iter().find(|a| a.name == name))
     }
 }
 
@@ -106,13 +108,9 @@ pub fn get(
     let areas = Areas::read(r, geometry, nr, raw)?;
     match areas.find(name)? {
         None => Ok(None),
-        Some(ValueRef::Bytes(bytes)) => Ok(Some(bytes.to_vec())),
-        Some(ValueRef::Inode { .. }) => Err(held_in_inode("read")),
+        Some(AttributeRef { value: ValueRef::Bytes(bytes), .. }) => Ok(Some(bytes.to_vec())),
+        Some(attribute) => ea_inode::read(r, geometry, nr, &attribute).map(Some),
     }
-}
-
-fn held_in_inode(what: &str) -> Error {
-    Error::Unsupported(format!("an attribute kept in an inode of its own (ea_inode) can't be {what}"))
 }
 
 /// Sets an attribute. [`Error::NoSpace`] if it fits neither behind the inode's fields nor into a block.
@@ -132,21 +130,22 @@ pub fn set(
     match (areas.find(name)?, mode) {
         (Some(_), Mode::Create) => return Err(Error::Exists),
         (None, Mode::Replace) => return Err(Error::NoData),
-        (Some(ValueRef::Inode { .. }), _) => return Err(held_in_inode("replaced")),
-        (Some(ValueRef::Bytes(old)), _) if old == value => return Ok(()),
+        (Some(old), _) if old.value == ValueRef::Bytes(value) => {
+            return inode_table::write(h, allocator.geometry(), nr, raw);
+        }
         _ => {}
     }
     let new = AttributeRef { name, value: ValueRef::Bytes(value) };
     let (in_inode, in_block) = (without(areas.in_inode()?, name), without(areas.in_block()?, name));
     if Area::Inode.holds(areas.inode.len(), &with(&in_inode.0, new)) {
-        write_inode(h, allocator, nr, raw, &with(&in_inode.0, new))?;
+        write_inode(h, allocator, &areas, raw, &with(&in_inode.0, new))?;
         if in_block.1 {
             block::write(h, allocator, nr, raw, in_block.0)?;
         }
     } else if Area::Block.holds(h.block_bytes(), &with(&in_block.0, new)) {
         block::write(h, allocator, nr, raw, with(&in_block.0, new))?;
         if in_inode.1 {
-            write_inode(h, allocator, nr, raw, &in_inode.0)?;
+            write_inode(h, allocator, &areas, raw, &in_inode.0)?;
         }
     } else {
         return Err(Error::NoSpace);
@@ -175,14 +174,12 @@ pub fn remove(
     name: Name<'_>,
 ) -> Result<bool> {
     let areas = Areas::read(h, allocator.geometry(), nr, raw)?;
-    match areas.find(name)? {
-        None => return Ok(false),
-        Some(ValueRef::Inode { .. }) => return Err(held_in_inode("removed")),
-        Some(ValueRef::Bytes(_)) => {}
-    }
     let (in_inode, in_block) = (without(areas.in_inode()?, name), without(areas.in_block()?, name));
+    if !in_inode.1 && !in_block.1 {
+        return Ok(false);
+    }
     if in_inode.1 {
-        write_inode(h, allocator, nr, raw, &in_inode.0)?;
+        write_inode(h, allocator, &areas, raw, &in_inode.0)?;
     }
     if in_block.1 {
         block::write(h, allocator, nr, raw, in_block.0)?;
@@ -191,21 +188,27 @@ pub fn remove(
     Ok(true)
 }
 
-/// Lets go of everything an inode's attributes hold, for an inode that is being freed: its block
-/// is freed, or has one reference less. The record is changed (`raw`), and left for the caller to write.
+/// Lets go of everything an inode's attributes hold, for an inode that is being freed: its block is freed or has
+/// one reference less, and so do value inodes. The record is changed (`raw`), and left for the caller to write.
 pub fn drop_all(h: &mut Handle<'_>, allocator: &Allocator, nr: InodeNr, raw: &mut RawInode) -> Result<()> {
+    if allocator.geometry().features.incompat.contains(Incompat::EA_INODE) {
+        let areas = Areas::read(h, allocator.geometry(), nr, raw)?;
+        ea_inode::release_missing(h, allocator, raw, &areas.in_inode()?, &[], true)?;
+    }
     block::write(h, allocator, nr, raw, Vec::new())
 }
 
+/// Replaces what is behind the inode's fields.
 fn write_inode(
     h: &mut Handle<'_>,
     allocator: &Allocator,
-    nr: InodeNr,
-    raw: &RawInode,
+    old: &Areas,
+    raw: &mut RawInode,
     list: &[AttributeRef<'_>],
 ) -> Result<()> {
     let Some(start) = area_start(raw, allocator.geometry()) else { return Ok(()) };
-    inode_table::modify_bytes(h, allocator.geometry(), nr, |bytes| {
+    ea_inode::release_missing(h, allocator, raw, &old.in_inode()?, list, true)?;
+    inode_table::modify_bytes(h, allocator.geometry(), old.nr, |bytes| {
         xattr::write_inode(bytes.get_mut(start..).unwrap_or_default(), list)
     })
 }

@@ -301,6 +301,34 @@ fn the_kernel_reads_what_we_write_and_we_what_it_writes() {
     }
 }
 
+#[test]
+fn values_in_inodes_of_their_own_are_read_and_freed_with_the_last_reference() {
+    let options = ["-t", "ext4", "-b", "1024", "-I", "256", "-O", "ea_inode"];
+    let Some(image) = Image::make(&options) else { return };
+    let script = "v=$(printf %05000d 7); for f in a b; do setfattr -n user.big -v $v $f; setfattr -n user.s -v 1 $f; done
+        setfattr -n user.other -v $(printf %020000d 8) a";
+    if in_kernel(&image, script).is_none() {
+        return;
+    }
+    let fs = image.mount();
+    let free = (fs.allocator.free_blocks(), fs.allocator.free_inodes());
+    for nr in [FIRST, SECOND] {
+        assert_eq!(fs.get(nr, user(b"big")).unwrap(), format!("{:05000}", 7).into_bytes());
+    }
+    assert_eq!(fs.get(FIRST, user(b"other")).unwrap().len(), 20000);
+    assert!(fs.set(FIRST, user(b"more"), &[1; 3000], Mode::Any).unwrap_err().is(libc::ENOSPC));
+    assert!(fs.remove(FIRST, user(b"other")));
+    fs.set(FIRST, user(b"big"), b"small", Mode::Replace).unwrap();
+    fs.commit();
+    image.check();
+    assert_eq!(fs.allocator.free_inodes(), free.1 + 1);
+    assert!(fs.remove(SECOND, user(b"big")));
+    fs.commit();
+    image.check();
+    assert_eq!(fs.allocator.free_inodes(), free.1 + 2);
+    assert!(fs.allocator.free_blocks() > free.0 + 24);
+}
+
 #[derive(Clone, Debug)]
 enum Step {
     Set(u8, u8, usize),
