@@ -3,6 +3,7 @@
 use super::attr::Caller;
 use super::data::{gap, DirtyData, Page};
 use super::inode::{Inode, InodeState};
+use super::options::AtimePolicy;
 use super::{map, Fs};
 use crate::device::{Block, IoBuf};
 use crate::error::{Error, Result};
@@ -174,7 +175,7 @@ impl Fs {
         if bytes.is_empty() {
             return Ok(0);
         }
-        self.noting(self.buffer(&inode, &mut state, offset, bytes))?;
+        self.noting(self.buffer(&inode, &mut state, offset, bytes, caller.uid == 0))?;
         let now = self.now();
         state.raw.mtime = now;
         state.raw.ctime = now;
@@ -217,6 +218,7 @@ impl Fs {
         state: &mut InodeState,
         offset: u64,
         bytes: &[u8],
+        privileged: bool,
     ) -> Result<()> {
         let block_bytes = self.geometry.block_bytes as u64;
         let end = offset + bytes.len() as u64;
@@ -227,7 +229,7 @@ impl Fs {
         let holes = self.unmapped(inode.nr, state, first, last)?;
         let count: u64 = holes.iter().map(|(_, len)| *len as u64).sum();
         if count > 0 {
-            self.hold_space(inode.nr, count)?;
+            self.hold_space(inode.nr, count, privileged)?;
         }
         let result = self.fill_pages(inode, state, offset, bytes, &holes);
         if result.is_err() && count > 0 {
@@ -360,24 +362,33 @@ impl Fs {
     }
 
     /// Holds space for `blocks` file blocks; when there isn't enough, makes pending frees usable and tries again.
-    fn hold_space(&self, nr: InodeNr, blocks: u64) -> Result<()> {
-        match self.allocator.hold_space(blocks) {
+    fn hold_space(&self, nr: InodeNr, blocks: u64, privileged: bool) -> Result<()> {
+        match self.allocator.hold_space(blocks, privileged) {
             Err(error) if error.is(libc::ENOSPC) => {
                 tracing::debug!(inode = nr.0, blocks, "no space: committing frees and trying again");
                 self.drain_inactivation();
                 self.journal.commit(self.journal.running_tid())?;
-                self.allocator.hold_space(blocks)
+                self.allocator.hold_space(blocks, privileged)
             }
             result => result,
         }
     }
 
     fn wants_atime(&self, raw: &RawInode) -> bool {
-        if self.is_read_only() || self.options.noatime || raw.flags.contains(InodeFlags::NOATIME) {
+        if self.is_read_only() || raw.flags.contains(InodeFlags::NOATIME) {
             return false;
         }
-        let now = self.now();
-        raw.atime <= raw.mtime || raw.atime <= raw.ctime || now.seconds - raw.atime.seconds >= 24 * 3600
+        let stale = || {
+            let day = 24 * 3600;
+            raw.atime <= raw.mtime
+                || raw.atime <= raw.ctime
+                || self.now().seconds.saturating_sub(raw.atime.seconds) >= day
+        };
+        match self.options.atime {
+            AtimePolicy::Never => false,
+            AtimePolicy::Strict => true,
+            AtimePolicy::Relatime => stale(),
+        }
     }
 
     /// Sets atime, relatime-wise; written with the inode's next change or by the next sync.

@@ -35,13 +35,15 @@ pub struct InodeState {
     /// The transaction with the last change that reading the data back needs, for fdatasync.
     pub datasync_tid: Option<Tid>,
     /// File data written and not yet on its way to the disk.
-    pub data: Option<Box<DirtyData>>,
+    pub(crate) data: Option<Box<DirtyData>>,
     /// Open file handles.
     pub opens: u32,
     /// The inode has been freed: only its last attributes are left.
     pub dead: bool,
-    /// Data went in place since the last flush that fsync knows of: the device's write epoch.
-    pub in_place_epoch: u64,
+    /// The flush that makes the last in-place write durable; 0: there was none.
+    pub in_place_stamp: u64,
+    /// On the list of inodes with something to write.
+    pub listed: bool,
 }
 
 impl InodeState {
@@ -54,7 +56,8 @@ impl InodeState {
             data: None,
             opens: 0,
             dead: false,
-            in_place_epoch: 0,
+            in_place_stamp: 0,
+            listed: false,
         }
     }
 

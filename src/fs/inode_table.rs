@@ -114,3 +114,12 @@ pub fn clear(
 fn dtime_of(bytes: &[u8]) -> u32 {
     bytes.get(0x14..0x18).map_or(0, |b| u32::from_le_bytes([b[0], b[1], b[2], b[3]]))
 }
+
+/// As [`write`], for an inode that is on the orphan list though it has links (a truncation under way).
+pub fn write_orphan(h: &mut Handle<'_>, geometry: &Geometry, nr: InodeNr, raw: &RawInode) -> Result<()> {
+    modify_bytes(h, geometry, nr, |bytes| {
+        let mut record = raw.clone();
+        record.dtime = dtime_of(bytes);
+        record.encode(bytes, geometry, nr)
+    })
+}

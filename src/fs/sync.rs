@@ -1,0 +1,137 @@
+//! fsync, sync and the timer: making what was acknowledged durable.
+
+use super::inode::Inode;
+use super::Fs;
+use crate::error::{Error, Result};
+use crate::journal::OnDurable;
+use crate::units::{InodeNr, Tid};
+use std::sync::atomic::Ordering;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How often the background looks whether something is due.
+const TICK: Duration = Duration::from_millis(500);
+
+impl Fs {
+    /// Makes a file durable: its data, and the transaction with its last change (`datasync`: the last
+    /// change that reading the data back needs). A directory makes everything durable, as [`sync`](Self::sync) does.
+    pub fn fsync(&self, nr: InodeNr, datasync: bool, _pid: u32) -> Result<()> {
+        let (tid, stamp) = self.prepare_sync(nr, datasync)?;
+        if let Some(tid) = tid {
+            self.journal.commit(tid)?;
+        }
+        self.journal.flush(stamp)
+    }
+
+    /// As [`fsync`](Self::fsync), but for the wait: `then` is called, perhaps by another thread, when all is durable or
+    /// can't become so.
+    pub fn fsync_then(&self, nr: InodeNr, datasync: bool, _pid: u32, then: OnDurable) {
+        match self.prepare_sync(nr, datasync) {
+            Ok((tid, stamp)) => self.journal.commit_then(tid, stamp, then),
+            Err(error) => then(Err(error)),
+        }
+    }
+
+    /// Puts a file's changes on their way. Returns the transaction and the flush to wait for.
+    fn prepare_sync(&self, nr: InodeNr, datasync: bool) -> Result<(Option<Tid>, u64)> {
+        if self.journal.is_aborted() {
+            return Err(Error::Posix(libc::EIO));
+        }
+        let inode = self.inode(nr)?;
+        if inode.read().raw.is_dir() {
+            return self.prepare_sync_all();
+        }
+        let mut state = inode.write();
+        if state.dead || self.is_read_only() && state.sync_tid.is_none() {
+            return Ok((None, 0));
+        }
+        self.flush_data(&inode, &mut state, true)?;
+        if !datasync {
+            self.flush_times(&inode, &mut state)?;
+        }
+        self.writeback.settle(&inode, &mut state);
+        let tid = if datasync { state.datasync_tid } else { state.sync_tid };
+        Ok((tid, state.in_place_stamp))
+    }
+
+    fn prepare_sync_all(&self) -> Result<(Option<Tid>, u64)> {
+        if self.is_read_only() {
+            return Ok((None, 0));
+        }
+        let mut stamp = 0;
+        for inode in self.writeback.inodes() {
+            stamp = stamp.max(self.write_out(&inode, true)?);
+        }
+        Ok((Some(self.journal.running_tid()), stamp))
+    }
+
+    /// Writes an inode's delayed data and times. Returns the flush that makes in-place data durable.
+    fn write_out(&self, inode: &Arc<Inode>, times: bool) -> Result<u64> {
+        let mut state = inode.write();
+        self.flush_data(inode, &mut state, false)?;
+        if times {
+            self.flush_times(inode, &mut state)?;
+        }
+        self.writeback.settle(inode, &mut state);
+        Ok(state.in_place_stamp)
+    }
+
+    /// Makes everything durable that has been written so far.
+    pub fn sync(&self) -> Result<()> {
+        let (tid, stamp) = self.prepare_sync_all()?;
+        if let Some(tid) = tid {
+            self.journal.commit(tid)?;
+        }
+        self.journal.flush(stamp)
+    }
+
+    /// As [`sync`](Self::sync), but for the wait.
+    pub fn sync_then(&self, then: OnDurable) {
+        match self.prepare_sync_all() {
+            Ok((tid, stamp)) => self.journal.commit_then(tid, stamp, then),
+            Err(error) => then(Err(error)),
+        }
+    }
+
+    /// The background: writes delayed data when there is much of it, and commits what is older than `commit=`.
+    pub(crate) fn writeback_loop(&self) {
+        let mut last_sync = Instant::now();
+        loop {
+            {
+                let mut sleeping = self.writeback.sleeping.lock();
+                if self.writeback.stop.load(Ordering::Acquire) {
+                    return;
+                }
+                self.writeback.wanted.wait_for(&mut sleeping, TICK);
+            }
+            if self.writeback.stop.load(Ordering::Acquire) {
+                return;
+            }
+            if self.journal.is_aborted() {
+                continue;
+            }
+            let interval = self.options.tuning.commit;
+            let due = last_sync.elapsed() >= interval;
+            let old = self.journal.running_since().is_some_and(|since| since.elapsed() >= interval);
+            if due || old {
+                last_sync = Instant::now();
+                if let Err(error) = self.sync() {
+                    tracing::warn!(%error, "writing in the background failed");
+                }
+            } else if self.writeback.bytes() >= self.writeback.background_bytes {
+                self.write_some();
+            }
+        }
+    }
+
+    fn write_some(&self) {
+        for inode in self.writeback.inodes() {
+            if self.writeback.bytes() < self.writeback.background_bytes / 2 {
+                return;
+            }
+            if let Err(error) = self.write_out(&inode, false) {
+                tracing::warn!(inode = inode.nr.0, %error, "writing a file in the background failed");
+            }
+        }
+    }
+}
