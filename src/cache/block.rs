@@ -24,6 +24,9 @@ const SHARDS: usize = 32;
 /// than any operation's blocks, so only a cache far too small for one operation gets there.
 const ATTEMPTS_MAX: u32 = 100_000;
 
+/// A longer range is removed by a walk over the cache, not block by block.
+const RANGE_BY_BLOCK_MAX: u32 = 1024;
+
 enum Slot {
     Loading(u64),
     Ready { block: Arc<Block>, referenced: bool },
@@ -182,6 +185,13 @@ impl BlockCache {
 
     /// Drops what is known of blocks that are no longer metadata.
     pub(super) fn remove(&self, range: BlockRange) {
+        if range.len > RANGE_BY_BLOCK_MAX {
+            for (lock, loaded) in &self.shards {
+                lock.lock().slots.retain(|nr, _| !range.contains(*nr));
+                loaded.notify_all();
+            }
+            return;
+        }
         for nr in range.iter() {
             let (lock, loaded) = self.shard(nr);
             lock.lock().slots.remove(&nr);

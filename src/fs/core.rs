@@ -10,10 +10,10 @@ use crate::format::geometry::Geometry;
 use crate::format::inode::{InodeFlags, RawInode};
 use crate::format::superblock::Superblock;
 use crate::format::time::Timestamp;
-use crate::fs::options::{ErrorsPolicy, MountOptions};
+use crate::fs::options::{ErrorsPolicy, MountOptions, Tuning};
 use crate::journal::Journal;
 use crate::units::{InodeNr, Tid};
-use parking_lot::{Mutex, RwLockWriteGuard};
+use parking_lot::{Mutex, RwLock, RwLockWriteGuard};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -26,6 +26,8 @@ pub struct Fs {
     pub(crate) inodes: InodeCache,
     pub(crate) orphans: Orphans,
     pub(crate) options: MountOptions,
+    /// The options that can change while mounted.
+    pub(crate) tuning: RwLock<Tuning>,
     /// The superblock as it was at mount, with the fields that change since.
     pub(crate) superblock: Mutex<Superblock>,
     /// Held by a rename that moves a directory, so that the tree it checks for loops stands still.
@@ -43,6 +45,15 @@ impl Fs {
     /// Whether nothing may be written (mounted so, or after an error).
     pub fn is_read_only(&self) -> bool {
         self.read_only.load(Ordering::Acquire)
+    }
+
+    /// From now on a freed inode's number is kept from use until [`forget`](Self::forget) is called for it.
+    pub fn expect_forgets(&self) {
+        self.kernel_holds_inodes.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn kernel_holds_inodes(&self) -> bool {
+        self.kernel_holds_inodes.load(Ordering::Acquire)
     }
 
     /// The file system's shape.
@@ -69,7 +80,7 @@ impl Fs {
             let (block, _) = self.noting(inode_table::place(&*self.cache, &self.geometry, nr))?;
             self.cache.read(block)?;
             let loaded = self.inodes.get_or_load(nr, || {
-                match inode_table::read(&super::core::InMemory(&self.cache), &self.geometry, nr) {
+                match inode_table::read(&InMemory(&self.cache), &self.geometry, nr) {
                     Ok(raw) if raw.links == 0 && raw.mode == 0 => Err(Error::Stale),
                     Ok(raw) => Ok(Some(raw)),
                     Err(Error::NotCached(_)) => Ok(None),

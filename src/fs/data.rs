@@ -17,16 +17,18 @@ pub(crate) struct DirtyData {
     pub(crate) size: u64,
     /// By file block.
     pub(crate) pages: BTreeMap<u32, Page>,
+    /// Blocks held for the map's own blocks.
+    pub(crate) metadata_held: u64,
 }
 
 impl DirtyData {
     pub(crate) fn new(size: u64) -> Self {
-        Self { size, pages: BTreeMap::new() }
+        Self { size, pages: BTreeMap::new(), metadata_held: 0 }
     }
 
     /// Blocks for which space is held.
     pub(crate) fn held(&self) -> u64 {
-        self.pages.values().filter(|p| p.held).count() as u64
+        self.pages.values().filter(|p| p.held).count() as u64 + self.metadata_held
     }
 }
 

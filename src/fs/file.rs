@@ -163,7 +163,7 @@ impl Fs {
         let inode = self.inode(nr)?;
         self.throttle(&inode)?;
         let mut state = self.live(&inode)?;
-        let limit = map::max_size(&self.geometry, &state.raw);
+        let limit = self.size_max(&state.raw);
         self.check_writable(&state)?;
         if state.raw.flags.contains(InodeFlags::APPEND) && offset < state.size() {
             return Err(Error::NotPermitted);
@@ -228,8 +228,13 @@ impl Fs {
         let (first, last) = ((offset / block_bytes) as u32, end.div_ceil(block_bytes) as u32);
         let holes = self.unmapped(inode.nr, state, first, last)?;
         let count: u64 = holes.iter().map(|(_, len)| *len as u64).sum();
+        let metadata: u64 = holes
+            .iter()
+            .map(|(start, len)| map::metadata_blocks_max(&self.geometry, &state.raw, FileBlock(*start), *len))
+            .sum();
         if count > 0 {
-            self.hold_space(inode.nr, count, privileged)?;
+            self.hold_space(inode.nr, count + metadata, privileged)?;
+            self.delayed(state).metadata_held += metadata;
         }
         let result = self.fill_pages(inode, state, offset, bytes, &holes);
         if result.is_err() && count > 0 {
@@ -372,6 +377,11 @@ impl Fs {
             }
             result => result,
         }
+    }
+
+    /// The largest size that a file with this record may have.
+    pub(crate) fn size_max(&self, raw: &RawInode) -> u64 {
+        map::blocks_max(&self.geometry, raw) * self.geometry.block_bytes as u64
     }
 
     fn wants_atime(&self, raw: &RawInode) -> bool {

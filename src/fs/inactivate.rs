@@ -55,7 +55,7 @@ impl Fs {
         state: &InodeState,
         raw: &mut RawInode,
     ) -> Result<Fate> {
-        let small = raw.blocks <= SMALL_UNITS && self.options.tuning.inactivate != InactivatePolicy::Deferred;
+        let small = raw.blocks <= SMALL_UNITS && self.tuning.read().inactivate != InactivatePolicy::Deferred;
         if state.opens == 0 && small && self.remove_step(h, nr, raw, 0)? {
             self.free_record(h, nr, raw)?;
             return Ok(Fate::Freed);
@@ -90,8 +90,7 @@ impl Fs {
     }
 
     fn bury(&self, inode: &Arc<Inode>, state: &mut InodeState) {
-        self.drop_pages(state, 0, None);
-        state.data = None;
+        self.drop_data(state);
         state.touched = false;
         state.dead = true;
         self.writeback.settle(inode, state);
@@ -106,7 +105,7 @@ impl Fs {
             let state = inode.read();
             state.raw.blocks <= SMALL_UNITS
         };
-        let inline = match self.options.tuning.inactivate {
+        let inline = match self.tuning.read().inactivate {
             InactivatePolicy::Inline => true,
             InactivatePolicy::Deferred => false,
             InactivatePolicy::Adaptive => small,
@@ -138,8 +137,7 @@ impl Fs {
         if state.dead || state.opens > 0 || state.raw.links > 0 {
             return Ok(());
         }
-        self.drop_pages(&mut state, 0, None);
-        state.data = None;
+        self.drop_data(&mut state);
         // Each round frees blocks or ends the loop.
         loop {
             let credits = self.remove_credits();

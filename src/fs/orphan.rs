@@ -6,14 +6,15 @@
 //! an inode on the list, and in which slot an inode is. Memory changes when a handle is published
 //! ([`Handle::on_publish`]), under the update lock, so it never differs from what handles see.
 
-use super::{inode_table, superblock, Fs};
-use crate::cache::{Handle, ReadBlock};
+use super::{inode_table, map, superblock, Fs};
+use crate::cache::{BlockCache, Handle, ReadBlock};
 use crate::error::{Error, Place, Result};
 use crate::format::inode::RawInode;
+use crate::format::geometry::Geometry;
 use crate::format::orphan_file;
-use crate::units::{BlockNr, InodeNr};
+use crate::units::{BlockNr, FileBlock, InodeNr};
 use parking_lot::Mutex;
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -23,7 +24,7 @@ enum Spot {
     /// On the list; a higher number stands nearer to the head.
     List(u64),
     /// In the orphan file: its block there, and the slot.
-    Slot(usize, usize),
+    Slot(usize, u32),
 }
 
 #[derive(Default)]
@@ -46,6 +47,25 @@ pub(crate) struct Orphans {
 }
 
 impl Orphans {
+    /// Orphans of a file system with an orphan file.
+    pub(crate) fn with_file(cache: &BlockCache, geometry: &Geometry, nr: InodeNr) -> Result<Self> {
+        let raw = inode_table::read(cache, geometry, nr)?;
+        let count = raw.size / geometry.block_bytes as u64;
+        // The kernel makes it of at most 512 blocks.
+        if count > 4096 {
+            return Err(Error::corrupt("orphan file", Place::Inode(nr), format!("it has {count} blocks")));
+        }
+        let mut file_blocks = Vec::new();
+        for block in 0..count as u32 {
+            let mapping = map::lookup(geometry, cache, nr, &raw, FileBlock(block), 1)?;
+            file_blocks.push(mapping.physical.filter(|_| !mapping.unwritten).ok_or_else(|| {
+                Error::corrupt("orphan file", Place::Inode(nr), format!("its block {block} is a hole"))
+            })?);
+        }
+        let file_seed = geometry.inode_csum_seed(nr, raw.generation);
+        Ok(Self { memory: Arc::default(), file_blocks, file_seed })
+    }
+
     /// Whether the inode is recorded as an orphan.
     pub(crate) fn contains(&self, nr: InodeNr) -> bool {
         self.memory.lock().spots.contains_key(&nr)
@@ -61,10 +81,10 @@ impl Fs {
     /// Records an orphan, in the handle that makes it one. `raw` is the record as the handle has it.
     pub(crate) fn orphan_add(&self, h: &mut Handle<'_>, nr: InodeNr, raw: &RawInode) -> Result<()> {
         if self.orphans.contains(nr) {
-            return inode_table::write(h, &self.geometry, nr, raw);
+            return inode_table::write_orphan(h, &self.geometry, nr, raw);
         }
         if let Some((index, slot)) = self.free_slot(h)? {
-            self.set_slot(h, index, slot, nr.0)?;
+            self.set_slot(h, index, slot, Some(nr))?;
             inode_table::set_next_orphan(h, &self.geometry, nr, raw, 0)?;
             let memory = self.orphans.memory.clone();
             h.on_publish(move || {
@@ -101,7 +121,7 @@ impl Fs {
             (spot, before)
         };
         match spot {
-            Spot::Slot(index, slot) => self.set_slot(h, index, slot, 0)?,
+            Spot::Slot(index, slot) => self.set_slot(h, index, slot, None)?,
             Spot::List(_) => {
                 let next = inode_table::read(h, &self.geometry, nr)?.dtime;
                 match before {
@@ -131,7 +151,7 @@ impl Fs {
         let nr = self.orphan_block_nr(index)?;
         let block = r.read_block(nr)?;
         if !block.is_verified() {
-            orphan_file::verify(&block, self.orphans.file_seed, nr, self.geometry.has_csum())?;
+            orphan_file::verify(&block, &self.geometry, self.orphans.file_seed, nr)?;
             block.set_verified();
         }
         Ok(block)
@@ -143,25 +163,28 @@ impl Fs {
         })
     }
 
-    fn free_slot(&self, h: &Handle<'_>) -> Result<Option<(usize, usize)>> {
+    fn free_slot(&self, h: &Handle<'_>) -> Result<Option<(usize, u32)>> {
         let blocks = self.orphans.file_blocks.len();
         let hint = self.orphans.memory.lock().slot_hint;
         for i in 0..blocks {
             let index = (hint + i) % blocks;
             let block = self.orphan_block(h, index)?;
-            if let Some(slot) = orphan_file::slots(&block).position(|entry| entry == 0) {
+            let free = (0..orphan_file::entries_per_block(&self.geometry))
+                .find(|slot| orphan_file::entry(&block, *slot).is_none());
+            if let Some(slot) = free {
                 return Ok(Some((index, slot)));
             }
         }
         Ok(None)
     }
 
-    fn set_slot(&self, h: &mut Handle<'_>, index: usize, slot: usize, value: u32) -> Result<()> {
+    fn set_slot(&self, h: &mut Handle<'_>, index: usize, slot: u32, value: Option<InodeNr>) -> Result<()> {
         self.orphan_block(h, index)?;
         let nr = self.orphan_block_nr(index)?;
-        let (seed, csum) = (self.orphans.file_seed, self.geometry.has_csum());
         let block = h.modify(nr)?;
-        orphan_file::set_slot(block, slot, value, seed, nr, csum)
+        orphan_file::set_entry(block, slot, value);
+        orphan_file::seal(block, &self.geometry, self.orphans.file_seed, nr);
+        Ok(())
     }
 
     /// Finds the orphans that the disk records, into memory; for mount, before the first handle.
@@ -171,17 +194,18 @@ impl Fs {
         let mut spots = Vec::new();
         for index in 0..self.orphans.file_blocks.len() {
             let block = self.orphan_block(&*self.cache, index)?;
-            for (slot, entry) in orphan_file::slots(&block).enumerate() {
-                if entry != 0 {
-                    spots.push((InodeNr(entry), Spot::Slot(index, slot)));
+            for slot in 0..orphan_file::entries_per_block(&self.geometry) {
+                if let Some(nr) = orphan_file::entry(&block, slot) {
+                    spots.push((nr, Spot::Slot(index, slot)));
                 }
             }
         }
         let mut list = Vec::new();
+        let mut seen = FxHashSet::default();
         let mut next = superblock::read(&*self.cache, &self.geometry)?.last_orphan;
         while next != 0 {
             let nr = InodeNr(next);
-            if list.len() as u64 > self.geometry.inodes_count as u64 || list.contains(&nr) {
+            if !seen.insert(nr) {
                 return Err(Error::corrupt("orphan list", Place::Inode(nr), "runs in a circle"));
             }
             list.push(nr);

@@ -110,7 +110,7 @@ impl Fs {
             if self.journal.is_aborted() {
                 continue;
             }
-            let interval = self.options.tuning.commit;
+            let interval = self.tuning.read().commit;
             let due = last_sync.elapsed() >= interval;
             let old = self.journal.running_since().is_some_and(|since| since.elapsed() >= interval);
             if due || old {

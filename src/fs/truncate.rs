@@ -13,8 +13,8 @@ use crate::format::inode::{InodeFlags, RawInode};
 use crate::units::{BlockNr, FileBlock, InodeNr};
 use std::sync::Arc;
 
-/// Blocks that one handle frees at most: bounds the handle, and what a commit must write.
-pub(crate) const BLOCKS_PER_HANDLE: u32 = 16384;
+/// Metadata blocks that one handle changes at most while it frees a file's blocks.
+const REMOVE_BUDGET: u32 = 64;
 
 impl Fs {
     /// Sets a regular file's size; what is added reads as zeroes.
@@ -23,7 +23,7 @@ impl Fs {
         let mut state = self.live(&inode)?;
         self.check_writable(&state)?;
         Self::check_mutable(&state.raw, false)?;
-        if size > map::max_size(&self.geometry, &state.raw) {
+        if size > self.size_max(&state.raw) {
             return Err(Error::FileTooBig);
         }
         if size > state.size() {
@@ -133,8 +133,7 @@ impl Fs {
 
     /// Credits for [`remove_step`](Self::remove_step).
     pub(crate) fn remove_credits(&self) -> u32 {
-        let groups = BLOCKS_PER_HANDLE.div_ceil(self.geometry.blocks_per_group.max(1)) + 2;
-        (map::credits(&self.geometry, 64) + 2 * groups + 8).min(self.journal.credits_max())
+        (map::remove_credits(REMOVE_BUDGET) + 8).min(self.journal.credits_max())
     }
 
     /// Frees blocks from file block `first` on, as many as a handle should. Whether that was all.
@@ -148,8 +147,9 @@ impl Fs {
         if !raw.maps_blocks() {
             return Ok(true);
         }
-        let end = FileBlock(u32::MAX);
-        map::remove(h, &self.allocator, nr, raw, FileBlock(first), end, BLOCKS_PER_HANDLE)
+        let budget = REMOVE_BUDGET.min(self.journal.credits_max() / 2);
+        let removal = map::remove(&self.allocator, h, nr, raw, u64::from(first)..1 << 32, budget)?;
+        Ok(removal.rest.is_none())
     }
 
     /// Sets the LARGE_FILE feature when a file first grows over 2 GiB, as the format asks for.

@@ -105,7 +105,7 @@ struct Piece {
 enum Target {
     /// Blocks that the file has, written.
     Overwrite,
-    /// As `Overwrite`, with a live log record: logged again (rule J5).
+    /// Blocks that the file has, with a live log record: logged again (rule J5).
     LogAgain,
     /// Blocks that the file has, unwritten so far.
     Unwritten,
@@ -166,8 +166,9 @@ impl Fs {
     fn flush_logged(&self, inode: &Inode, state: &mut InodeState, pages: &[(u32, Arc<Block>)]) -> Result<()> {
         let Some(last) = pages.last() else { return Ok(()) };
         let size = self.size_with(state, last.0 + 1);
-        let goal = self.goal(inode.nr, &state.raw, pages.first().map_or(0, |p| p.0))?;
-        let credits = map::credits(&self.geometry, pages.len() as u32) + pages.len() as u32 + 2;
+        let goal = self.goal(inode.nr, &state.raw, pages)?;
+        let count = pages.len() as u32;
+        let credits = map::insert_credits(&self.geometry, &state.raw, count, runs(pages)) + count + 2;
         let (tid, raw) = self.update(credits, |h| {
             let mut raw = state.raw.clone();
             raw.size = size;
@@ -202,12 +203,12 @@ impl Fs {
             Some(physical) => BlockRange::new(physical, mapping.len.min(want)),
             None => {
                 let range = self.allocator.allocate_held(h, *goal, mapping.len.min(want))?;
-                map::insert(h, &self.allocator, nr, raw, at, range, false)?;
+                map::insert(&self.allocator, h, nr, raw, at, range, false)?;
                 range
             }
         };
         if mapping.physical.is_some() && mapping.unwritten {
-            map::set_written(h, &self.allocator, nr, raw, at, range.len)?;
+            map::set_written(&self.allocator, h, nr, raw, blocks(at, range.len))?;
         }
         *goal = range.end();
         for (block, (_, page)) in range.iter().zip(pages) {
@@ -254,7 +255,7 @@ impl Fs {
     /// Decides where each page goes, reserving blocks for holes.
     fn place(&self, nr: InodeNr, raw: &RawInode, pages: &[(u32, Arc<Block>)]) -> Result<Vec<Piece>> {
         let mut pieces = Vec::new();
-        let mut goal = self.goal(nr, raw, pages.first().map_or(0, |p| p.0))?;
+        let mut goal = self.goal(nr, raw, pages)?;
         let mut at = 0;
         while let Some((start, _)) = pages.get(at) {
             let run = run_length(&pages[at..]) as u32;
@@ -301,8 +302,8 @@ impl Fs {
                     // One block at a time: neighbours may not be live.
                     let one = BlockRange::new(physical, 1);
                     let kind = match (self.journal.is_live(one), mapping.unwritten) {
-                        (true, false) => Target::LogAgain,
-                        (_, true) => Target::Unwritten,
+                        (true, _) => Target::LogAgain,
+                        (false, true) => Target::Unwritten,
                         (false, false) => Target::Overwrite,
                     };
                     (one, kind)
@@ -347,10 +348,12 @@ impl Fs {
         if size == state.raw.size && pieces.iter().all(|p| p.kind == Target::Overwrite) {
             return Ok(None);
         }
-        let mapped = pieces.iter().filter(|p| p.kind != Target::Overwrite).count() as u32;
+        let mapped: u32 =
+            pieces.iter().filter(|p| p.kind != Target::Overwrite).map(|p| p.range.len).sum();
         let logged: u32 =
             pieces.iter().filter(|p| p.kind == Target::LogAgain).map(|p| p.range.len).sum();
-        let credits = map::credits(&self.geometry, mapped) + logged + 2;
+        let credits =
+            map::insert_credits(&self.geometry, &state.raw, mapped, pieces.len() as u32) + logged + 2;
         let ordered = self.options.data != DataMode::Writeback;
         let result = self.update(credits, |h| {
             let mut raw = state.raw.clone();
@@ -360,16 +363,17 @@ impl Fs {
                 match piece.kind {
                     Target::Overwrite => {}
                     Target::LogAgain => {
+                        map::set_written(&self.allocator, h, nr, &mut raw, blocks(at, piece.range.len))?;
                         for (block, page) in piece.range.iter().zip(&piece.pages) {
                             h.log_data(block, page.clone());
                         }
                     }
                     Target::Unwritten => {
-                        map::set_written(h, &self.allocator, nr, &mut raw, at, piece.range.len)?;
+                        map::set_written(&self.allocator, h, nr, &mut raw, blocks(at, piece.range.len))?;
                     }
                     Target::Reserved => {
                         self.allocator.claim(h, piece.range)?;
-                        map::insert(h, &self.allocator, nr, &mut raw, at, piece.range, false)?;
+                        map::insert(&self.allocator, h, nr, &mut raw, at, piece.range, false)?;
                     }
                 }
             }
@@ -394,21 +398,15 @@ impl Fs {
             })?;
             state.publish(raw, tid, true);
         }
-        state.data = None;
+        if let Some(data) = state.data.take() {
+            self.allocator.release_space(data.metadata_held);
+        }
         Ok(())
     }
 
-    /// Where the allocator should look for a file block: behind the block before it, else in the inode's group.
-    pub(crate) fn goal(&self, nr: InodeNr, raw: &RawInode, file_block: u32) -> Result<BlockNr> {
-        if file_block > 0 {
-            let before = FileBlock(file_block - 1);
-            let mapping = map::lookup(&self.geometry, &*self.cache, nr, raw, before, 1)?;
-            if let Some(physical) = mapping.physical {
-                return Ok(physical.plus(1));
-            }
-        }
-        let (group, _) = self.geometry.group_of_inode(nr);
-        Ok(self.geometry.group_first_block(group))
+    fn goal(&self, nr: InodeNr, raw: &RawInode, pages: &[(u32, Arc<Block>)]) -> Result<BlockNr> {
+        let first = FileBlock(pages.first().map_or(0, |page| page.0));
+        map::goal(&self.geometry, &*self.cache, nr, raw, first)
     }
 
     /// Drops delayed pages from `first` on, unwritten.
@@ -423,6 +421,14 @@ impl Fs {
         }
         self.allocator.release_space(held);
         self.writeback.shrank(gone.len() as u64 * block_bytes);
+    }
+
+    /// Drops all delayed data, and the space held for it.
+    pub(crate) fn drop_data(&self, state: &mut InodeState) {
+        self.drop_pages(state, 0, None);
+        if let Some(data) = state.data.take() {
+            self.allocator.release_space(data.metadata_held);
+        }
     }
 
     /// Writes the times that are only in memory.
@@ -463,4 +469,14 @@ impl Fs {
 fn run_length(pages: &[(u32, Arc<Block>)]) -> usize {
     let Some((first, _)) = pages.first() else { return 0 };
     pages.iter().enumerate().take_while(|(i, (nr, _))| *nr as usize == *first as usize + i).count()
+}
+
+/// How many runs of neighbouring file blocks there are.
+fn runs(pages: &[(u32, Arc<Block>)]) -> u32 {
+    pages.chunk_by(|a, b| a.0 + 1 == b.0).count() as u32
+}
+
+/// `len` file blocks from `start`, as the map takes them.
+fn blocks(start: FileBlock, len: u32) -> std::ops::Range<u64> {
+    u64::from(start.0)..u64::from(start.0) + u64::from(len)
 }

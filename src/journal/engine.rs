@@ -229,6 +229,12 @@ impl Journal {
         self.records.read().newest_in(range)
     }
 
+    /// Gives a block of a read-only device a newer version, from its log.
+    pub fn overlay(&self, nr: BlockNr, block: Arc<Block>) {
+        let tid = self.running_tid();
+        self.records.write().publish(nr, tid, block);
+    }
+
     /// Whether a recovery could write over a block of `range`: such a block is logged again rather than
     /// written in place (rule J5).
     pub fn is_live(&self, range: BlockRange) -> bool {
