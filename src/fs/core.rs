@@ -37,6 +37,10 @@ pub struct Fs {
     pub(crate) errors_seen: AtomicBool,
     pub(crate) writeback: super::writeback::Writeback,
     pub(crate) inactivation: super::inactivate::Queue,
+    /// The kernel keeps inodes of its own and says when it forgets one.
+    pub(crate) kernel_holds_inodes: AtomicBool,
+    pub(crate) threads: Mutex<Vec<std::thread::JoinHandle<()>>>,
+    pub(crate) unmounted: AtomicBool,
     /// Blocks of the format's own, for statfs; counted when first asked for.
     pub(crate) overhead_blocks: OnceLock<u64>,
 }

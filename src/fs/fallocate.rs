@@ -38,7 +38,8 @@ impl Fs {
         if !punch && end > self.size_max(&state.raw) {
             return Err(Error::FileTooBig);
         }
-        if punch && !keep_size || ![0, libc::FALLOC_FL_PUNCH_HOLE, libc::FALLOC_FL_ZERO_RANGE].contains(&what) {
+        if punch && !keep_size || ![0, libc::FALLOC_FL_PUNCH_HOLE, libc::FALLOC_FL_ZERO_RANGE].contains(&what)
+        {
             return Err(Error::NotSupported);
         }
         if !punch && !state.raw.has_extents() || state.raw.flags.contains(InodeFlags::INLINE_DATA) {
@@ -46,7 +47,8 @@ impl Fs {
         }
         self.flush_data(&inode, &mut state, false)?;
         let result = if punch {
-            self.punch(&inode, &mut state, offset, end.min(self.size_max(&state.raw)))
+            let end = end.min(self.size_max(&state.raw));
+            self.punch(&inode, &mut state, offset, end)
         } else if what == 0 {
             self.allocate_ahead(&inode, &mut state, offset, end, keep_size)
         } else {
@@ -206,7 +208,9 @@ impl Fs {
         for file_block in [first, last] {
             let start = file_block * block_bytes;
             let zero = offset.max(start)..end.min(start + block_bytes);
-            if zero.end - zero.start == block_bytes || file_block == last && last == first && !edges.is_empty() {
+            if zero.end - zero.start == block_bytes
+                || file_block == last && last == first && !edges.is_empty()
+            {
                 continue;
             }
             let mapping =

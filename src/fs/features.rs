@@ -25,7 +25,9 @@ pub(crate) fn check(features: &Features, read_only: bool) -> Result<Access> {
     ];
     for (flag, name) in refused {
         if features.incompat.contains(flag) {
-            return Err(Error::Unsupported(format!("the file system has feature {name}, which is not supported")));
+            return Err(Error::Unsupported(format!(
+                "the file system has feature {name}, which is not supported"
+            )));
         }
     }
     let unknown = features.incompat.bits() & !known_incompat().bits();
@@ -54,11 +56,8 @@ pub(crate) fn check(features: &Features, read_only: bool) -> Result<Access> {
             "the file system has unknown features ({unknown:#x}) that allow reading only: mount it with -o ro"
         )));
     }
-    let not_written = [
-        (Incompat::INLINE_DATA, "inline_data"),
-        (Incompat::EA_INODE, "ea_inode"),
-        (Incompat::MMP, "mmp"),
-    ];
+    let not_written =
+        [(Incompat::INLINE_DATA, "inline_data"), (Incompat::EA_INODE, "ea_inode"), (Incompat::MMP, "mmp")];
     for (flag, name) in not_written {
         if features.incompat.contains(flag) {
             return Ok(Access::ReadOnly(format!("feature {name} is read, not written")));

@@ -4,10 +4,11 @@ use super::attr::Caller;
 use super::data::{gap, DirtyData, Page};
 use super::inode::{Inode, InodeState};
 use super::options::AtimePolicy;
-use super::{map, Fs};
+use super::{map, xattr, Fs};
 use crate::device::{Block, IoBuf};
 use crate::error::{Error, Result};
 use crate::format::inode::{FileKind, InodeFlags, RawInode};
+use crate::format::xattr::INLINE_DATA;
 use crate::units::{BlockRange, FileBlock, InodeNr};
 use std::sync::Arc;
 
@@ -143,7 +144,9 @@ impl Fs {
     }
 
     fn read_inline(&self, nr: InodeNr, raw: &RawInode, offset: u64, end: u64) -> Result<ReadBytes> {
-        let bytes = super::xattr::inline_data(&*self.cache, &self.geometry, nr, raw)?;
+        let mut bytes = raw.block.to_vec();
+        let more = xattr::get(&*self.cache, &self.geometry, nr, raw, INLINE_DATA)?;
+        bytes.extend(more.unwrap_or_default());
         let mut buf = IoBuf::zeroed(end as usize);
         let have = bytes.len().min(end as usize);
         buf[..have].copy_from_slice(&bytes[..have]);
@@ -353,8 +356,7 @@ impl Fs {
             let mut done = 0;
             while done < len {
                 let from = FileBlock(start + done);
-                let mapping =
-                    map::lookup(&self.geometry, &*self.cache, nr, &state.raw, from, len - done)?;
+                let mapping = map::lookup(&self.geometry, &*self.cache, nr, &state.raw, from, len - done)?;
                 let count = mapping.len.clamp(1, len - done);
                 if mapping.physical.is_none() {
                     holes.push((from.0, count));

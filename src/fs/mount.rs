@@ -81,7 +81,12 @@ impl Fs {
         Ok(fs)
     }
 
-    fn assemble(device: SharedDevice, sb: Superblock, opened: Opened, options: MountOptions) -> Result<Arc<Self>> {
+    fn assemble(
+        device: SharedDevice,
+        sb: Superblock,
+        opened: Opened,
+        options: MountOptions,
+    ) -> Result<Arc<Self>> {
         let geometry = Geometry::new(&sb);
         let memory = super::memory::Limits::from_options(options.tuning.cache_size);
         let cache = Arc::new(BlockCache::new(
@@ -93,8 +98,7 @@ impl Fs {
         for (nr, block) in opened.overlay {
             opened.journal.overlay(nr, block);
         }
-        let allocator =
-            Arc::new(Allocator::open(&*cache, &geometry, sb.r_blocks_count, &opened.own)?);
+        let allocator = Arc::new(Allocator::open(&*cache, &geometry, sb.r_blocks_count, &opened.own)?);
         opened.journal.set_observer(allocator.clone());
         let mut orphans = Orphans::default();
         if sb.features.compat.contains(crate::format::features::Compat::ORPHAN_FILE) {
@@ -119,6 +123,7 @@ impl Fs {
             inactivation: super::inactivate::Queue::default(),
             threads: Mutex::default(),
             unmounted: AtomicBool::new(false),
+            overhead_blocks: std::sync::OnceLock::new(),
         }))
     }
 
@@ -296,7 +301,8 @@ fn open_journal(
         tracing::warn!(%why, "the journal's inode is damaged; using the superblock's backup of it");
     }
     let needs = sb.features.incompat.contains(Incompat::NEEDS_RECOVERY);
-    let recovered = if needs { recover(&**device, &located.area, &located.superblock)? } else { empty(&located)? };
+    let recovered =
+        if needs { recover(&**device, &located.area, &located.superblock)? } else { empty(&located)? };
     let next = recovered.next_tid;
     if needs && located.superblock.start != 0 {
         tracing::info!(

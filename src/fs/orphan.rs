@@ -9,8 +9,8 @@
 use super::{inode_table, map, superblock, Fs};
 use crate::cache::{BlockCache, Handle, ReadBlock};
 use crate::error::{Error, Place, Result};
-use crate::format::inode::RawInode;
 use crate::format::geometry::Geometry;
+use crate::format::inode::RawInode;
 use crate::format::orphan_file;
 use crate::units::{BlockNr, FileBlock, InodeNr};
 use parking_lot::Mutex;
@@ -158,9 +158,11 @@ impl Fs {
     }
 
     fn orphan_block_nr(&self, index: usize) -> Result<BlockNr> {
-        self.orphans.file_blocks.get(index).copied().ok_or_else(|| {
-            Error::corrupt("orphan file", Place::FileSystem, format!("has no block {index}"))
-        })
+        self.orphans
+            .file_blocks
+            .get(index)
+            .copied()
+            .ok_or_else(|| Error::corrupt("orphan file", Place::FileSystem, format!("has no block {index}")))
     }
 
     fn free_slot(&self, h: &Handle<'_>) -> Result<Option<(usize, u32)>> {

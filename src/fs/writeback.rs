@@ -142,7 +142,13 @@ impl Fs {
     }
 
     /// Takes over a record in which `pages` are mapped and whose size reaches over them.
-    fn flushed(&self, state: &mut InodeState, raw: RawInode, tid: crate::units::Tid, pages: &[(u32, Arc<Block>)]) {
+    fn flushed(
+        &self,
+        state: &mut InodeState,
+        raw: RawInode,
+        tid: crate::units::Tid,
+        pages: &[(u32, Arc<Block>)],
+    ) {
         let block_bytes = self.geometry.block_bytes as u64;
         if let Some(data) = &mut state.data {
             let mut held = 0;
@@ -329,10 +335,9 @@ impl Fs {
             }
             let slices: Vec<IoSlice<'_>> =
                 run.iter().flat_map(|p| &p.pages).map(|b| IoSlice::new(b)).collect();
-            self.cache
-                .device()
-                .write_vectored_at(first.range.start.0 * block_bytes, &slices)
-                .map_err(|source| Error::io(format!("writing data at block {}", first.range.start), source))?;
+            self.cache.device().write_vectored_at(first.range.start.0 * block_bytes, &slices).map_err(
+                |source| Error::io(format!("writing data at block {}", first.range.start), source),
+            )?;
         }
         Ok(())
     }
@@ -348,10 +353,8 @@ impl Fs {
         if size == state.raw.size && pieces.iter().all(|p| p.kind == Target::Overwrite) {
             return Ok(None);
         }
-        let mapped: u32 =
-            pieces.iter().filter(|p| p.kind != Target::Overwrite).map(|p| p.range.len).sum();
-        let logged: u32 =
-            pieces.iter().filter(|p| p.kind == Target::LogAgain).map(|p| p.range.len).sum();
+        let mapped: u32 = pieces.iter().filter(|p| p.kind != Target::Overwrite).map(|p| p.range.len).sum();
+        let logged: u32 = pieces.iter().filter(|p| p.kind == Target::LogAgain).map(|p| p.range.len).sum();
         let credits =
             map::insert_credits(&self.geometry, &state.raw, mapped, pieces.len() as u32) + logged + 2;
         let ordered = self.options.data != DataMode::Writeback;
@@ -387,7 +390,7 @@ impl Fs {
     }
 
     /// Makes the size on disk what it is in memory, when no delayed page is left.
-    fn flush_size(&self, inode: &Inode, state: &mut InodeState) -> Result<()> {
+    pub(crate) fn flush_size(&self, inode: &Inode, state: &mut InodeState) -> Result<()> {
         let size = state.size();
         if size != state.raw.size {
             let (tid, raw) = self.update(4, |h| {
