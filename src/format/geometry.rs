@@ -233,6 +233,11 @@ impl Geometry {
         }
     }
 
+    /// Whether a group belongs to a meta group whose descriptors lie in that meta group itself (meta_bg).
+    pub fn has_meta_layout(&self, group: GroupNr) -> bool {
+        group.0 / self.descs_per_block() >= self.first_meta_group()
+    }
+
     /// Where a group's descriptor lies: its block, and its offset there in bytes.
     pub fn descriptor_place(&self, group: GroupNr) -> (BlockNr, usize) {
         let per_block = self.descs_per_block();
@@ -255,8 +260,7 @@ impl Geometry {
     /// Blocks of descriptors that lie in this group (first copy or another).
     pub fn desc_blocks_in_group(&self, group: GroupNr) -> u32 {
         let per_block = self.descs_per_block();
-        let meta = group.0 / per_block;
-        if meta < self.first_meta_group() {
+        if !self.has_meta_layout(group) {
             if !self.group_has_super(group) {
                 return 0;
             }
@@ -269,11 +273,8 @@ impl Geometry {
     /// Blocks at a group's start that hold the superblock, descriptors, and the reserve for descriptors.
     pub fn base_meta_blocks(&self, group: GroupNr) -> u32 {
         let has_super = u32::from(self.group_has_super(group));
-        let reserve = if has_super == 1 && group.0 / self.descs_per_block() < self.first_meta_group() {
-            self.reserved_gdt_blocks
-        } else {
-            0
-        };
+        let reserve =
+            if has_super == 1 && !self.has_meta_layout(group) { self.reserved_gdt_blocks } else { 0 };
         has_super + self.desc_blocks_in_group(group) + reserve
     }
 
