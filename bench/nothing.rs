@@ -160,11 +160,6 @@ impl Nothing {
     fn tree(&self) -> MutexGuard<'_, Tree> {
         self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
-
-    /// How many inodes there are.
-    pub(crate) fn inodes(&self) -> usize {
-        self.tree().nodes.len()
-    }
 }
 
 impl Default for Nothing {
@@ -414,7 +409,7 @@ impl Operations for Nothing {
             blocks: 1 << 24,
             free: 1 << 23,
             available: 1 << 23,
-            inodes: 1 << 24,
+            inodes: self.tree().nodes.len() as u64 + (1 << 23),
             free_inodes: 1 << 23,
             name_max: 255,
         })
