@@ -14,6 +14,7 @@ mod fsx;
 mod hostile;
 mod kernel_trees;
 mod kill;
+mod mkfs;
 mod pjdfstest;
 mod real_input;
 mod roundtrip;
