@@ -4,7 +4,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 top=$PWD
-bin=$top/target/release
+bin=${JOURNALFS_BIN_DIR:-$top/target/release}
 PATH=$PATH:/usr/sbin:/sbin
 
 say() { printf '\n\033[1m%s\033[0m\n' "$*"; }
@@ -28,9 +28,7 @@ mkdir "$dir"
 
 say "1. An image with a journal"
 truncate -s 1G "$image"
-options=()
-# The root directory belongs to whoever made the image.
-show "$bin/mkfs.journalfs" -q -L demo "${options[@]}" "$image"
+show "$bin/mkfs.journalfs" -q -L demo "$image"
 dumpe2fs -h "$image" 2>/dev/null | grep -E '^(Filesystem features|Block size|Block count|Total journal size)'
 
 say "2. Mount it"
@@ -41,9 +39,10 @@ say "3. Work on it: unpack our own sources, build them into a repository, sync m
 mkdir "$dir/src"
 seconds() { local start=$EPOCHREALTIME; "${@:2}" >/dev/null; local end=$EPOCHREALTIME
     printf '   %-46s %6.2f s\n' "$1" "$(awk "BEGIN { print $end - $start }")"; }
-cargo_src=$(echo "${CARGO_HOME:-$HOME/.cargo}"/registry/src/*/)
-seconds "unpack $(find $cargo_src -type f 2>/dev/null | wc -l) files of vendored crates" \
-    bash -c "tar -C $(echo $cargo_src | cut -d' ' -f1) -cf - . | tar -C '$dir/src' -xf -"
+sources=$(ls -d "${CARGO_HOME:-$HOME/.cargo}"/registry/src/*/ | head -1)
+unpack() { tar -C "$sources" --exclude='./win*' -cf - . | tar -C "$dir/src" -xf -; }
+seconds "unpack the sources of the crates we use" unpack
+printf '   %-46s %6d\n' "files" "$(find "$dir/src" -type f | wc -l)"
 in_git() {
     cd "$dir/src"
     git init -q . && git add -A

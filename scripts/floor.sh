@@ -6,7 +6,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 PATH=$PATH:/usr/sbin:/sbin
-bin=$PWD/target/release
+bin=${JOURNALFS_BIN_DIR:-$PWD/target/release}
 runs=${RUNS:-3} files=${FILES:-3000} mib=${DD_MIB:-1024} cpu=${CPU:-0} floor=${FLOOR:-0.5}
 options=${OPTIONS:-batch=adaptive} profile=${PROFILE:-journalfs}
 
