@@ -6,6 +6,7 @@
 pub mod control;
 mod convert;
 mod front;
+pub mod inherited;
 mod init;
 mod ioctl;
 pub mod mount;

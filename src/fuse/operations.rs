@@ -122,8 +122,8 @@ pub trait Operations: Send + Sync + 'static {
     fn set_label(&self, _label: &[u8], _caller: &Caller) -> Result<()> {
         Err(Error::NotTty)
     }
-    /// The ioctl [`super::control::COMMAND`] (`journalfs sync`, `stats`, ...).
-    fn control(&self, _privileged: bool, _input: &[u8]) -> Result<Vec<u8>> {
-        Err(Error::NotTty)
+    /// What `journalfs sync`, `stats` and the like act on, if anything.
+    fn target(&self) -> Option<&dyn super::control::Target> {
+        None
     }
 }

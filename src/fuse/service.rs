@@ -86,12 +86,15 @@ pub(super) struct Service<O> {
     ops: Arc<O>,
     references: References,
     options: FuseOptions,
+    info: super::control::Info,
 }
 
 impl<O: Operations> Service<O> {
     /// Serves `ops`.
     pub(super) fn new(ops: Arc<O>, options: FuseOptions) -> Self {
-        Self { ops, references: References::new(), options }
+        let device = std::path::Path::new(&options.source);
+        let info = super::control::Info::of_this_process(device, options.read_only);
+        Self { ops, references: References::new(), options, info }
     }
 
     /// The options of the mount.
@@ -461,7 +464,7 @@ impl<O: Operations> Service<O> {
         room: u32,
         caller: &Caller,
     ) -> Result<Vec<u8>> {
-        let mut answer = ioctl::ioctl(&*self.ops, inode_of(node)?, cmd, input, caller)?;
+        let mut answer = ioctl::ioctl(&*self.ops, &self.info, inode_of(node)?, cmd, input, caller)?;
         answer.truncate(room as usize);
         Ok(answer)
     }
