@@ -56,8 +56,7 @@ pub(crate) fn check(features: &Features, read_only: bool) -> Result<Access> {
             "the file system has unknown features ({unknown:#x}) that allow reading only: mount it with -o ro"
         )));
     }
-    let not_written =
-        [(Incompat::INLINE_DATA, "inline_data"), (Incompat::EA_INODE, "ea_inode"), (Incompat::MMP, "mmp")];
+    let not_written = [(Incompat::INLINE_DATA, "inline_data"), (Incompat::MMP, "mmp")];
     for (flag, name) in not_written {
         if features.incompat.contains(flag) {
             return Ok(Access::ReadOnly(format!("feature {name} is read, not written")));

@@ -21,6 +21,8 @@ pub mod options;
 pub mod superblock;
 pub mod xattr;
 
+#[cfg(test)]
+mod attribute_tests;
 mod core;
 mod data;
 mod fallocate;
@@ -41,6 +43,8 @@ mod xattr_ops;
 
 pub use self::core::Fs;
 pub use file::ReadBytes;
+pub use flags::FsXattr;
 pub use inactivate::Fate;
 pub use inode::{Inode, InodeCache, InodeState};
 pub use mount::read_superblock;
+pub use statfs::{StatFs, LABEL_MAX, NAME_MAX};
