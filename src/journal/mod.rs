@@ -26,6 +26,8 @@ mod log;
 mod records;
 mod running;
 mod stats;
+#[cfg(test)]
+mod tests;
 mod transaction;
 
 pub use engine::{Journal, LogSetup, OnDurable};
