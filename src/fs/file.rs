@@ -56,7 +56,7 @@ impl Fs {
             state.opens == 0 && state.raw.links == 0 && !state.dead
         };
         if last {
-            self.inactivate(inode)
+            self.inactivate(&inode)
         } else {
             Ok(())
         }

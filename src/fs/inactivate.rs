@@ -13,6 +13,7 @@ use crate::format::inode::RawInode;
 use crate::units::{InodeNr, Tid};
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 
 /// Inodes that wait for the inactivation thread at most; who would add one more frees it himself.
@@ -32,7 +33,8 @@ pub enum Fate {
 
 #[derive(Default)]
 struct QueueState {
-    inodes: VecDeque<Arc<Inode>>,
+    /// With the space that each had when it came, in 512-byte units.
+    inodes: VecDeque<(Arc<Inode>, u64)>,
     /// Inodes the thread is at work on.
     at_work: usize,
     stop: bool,
@@ -43,6 +45,15 @@ struct QueueState {
 pub(crate) struct Queue {
     state: Mutex<QueueState>,
     changed: Condvar,
+    /// What is still to be freed, in 512-byte units: statfs counts it as free.
+    units: AtomicU64,
+}
+
+impl Queue {
+    /// Space that waits to be freed, in 512-byte units.
+    pub(crate) fn units(&self) -> u64 {
+        self.units.load(Ordering::Relaxed)
+    }
 }
 
 impl Fs {
@@ -84,7 +95,7 @@ impl Fs {
         state.publish(raw, tid, true);
         match fate {
             Fate::Freed => self.bury(inode, state),
-            Fate::Orphaned if state.opens == 0 => self.enqueue(inode),
+            Fate::Orphaned if state.opens == 0 => self.enqueue(inode, state.raw.blocks),
             Fate::Orphaned => {}
         }
     }
@@ -100,26 +111,24 @@ impl Fs {
     }
 
     /// The last user of an inode without names is gone: frees it, now or soon.
-    pub(crate) fn inactivate(&self, inode: Arc<Inode>) -> Result<()> {
-        let small = {
-            let state = inode.read();
-            state.raw.blocks <= SMALL_UNITS
-        };
+    pub(crate) fn inactivate(&self, inode: &Arc<Inode>) -> Result<()> {
+        let units = inode.read().raw.blocks;
         let inline = match self.tuning.read().inactivate {
             InactivatePolicy::Inline => true,
             InactivatePolicy::Deferred => false,
-            InactivatePolicy::Adaptive => small,
+            InactivatePolicy::Adaptive => units <= SMALL_UNITS,
         };
         if inline {
-            return self.free_inode(&inode);
+            return self.free_inode(inode);
         }
-        self.enqueue(&inode);
+        self.enqueue(inode, units);
         Ok(())
     }
 
-    fn enqueue(&self, inode: &Arc<Inode>) {
+    fn enqueue(&self, inode: &Arc<Inode>, units: u64) {
         let mut queue = self.inactivation.state.lock();
-        queue.inodes.push_back(inode.clone());
+        self.inactivation.units.fetch_add(units, Ordering::Relaxed);
+        queue.inodes.push_back((inode.clone(), units));
         self.inactivation.changed.notify_all();
     }
 
@@ -133,6 +142,11 @@ impl Fs {
 
     /// Frees an orphan that nobody uses, in as many handles as it takes.
     pub(crate) fn free_inode(&self, inode: &Arc<Inode>) -> Result<()> {
+        self.free_inode_telling(inode, |_| {})
+    }
+
+    /// As [`free_inode`](Self::free_inode); calls `freed` with the 512-byte units that each handle gave back.
+    fn free_inode_telling(&self, inode: &Arc<Inode>, mut freed: impl FnMut(u64)) -> Result<()> {
         let mut state = inode.write();
         if state.dead || state.opens > 0 || state.raw.links > 0 {
             return Ok(());
@@ -151,6 +165,7 @@ impl Fs {
                 }
                 Ok((raw, done))
             })?;
+            freed(state.raw.blocks.saturating_sub(raw.blocks));
             state.publish(raw, tid, true);
             if done {
                 self.bury(inode, &mut state);
@@ -179,12 +194,12 @@ impl Fs {
     /// Inactivates what is queued, until [`stop_inactivation`](Self::stop_inactivation).
     pub(crate) fn inactivation_loop(&self) {
         loop {
-            let inode = {
+            let (inode, mut units) = {
                 let mut queue = self.inactivation.state.lock();
                 loop {
-                    if let Some(inode) = queue.inodes.pop_front() {
+                    if let Some(next) = queue.inodes.pop_front() {
                         queue.at_work += 1;
-                        break inode;
+                        break next;
                     }
                     if queue.stop {
                         return;
@@ -192,7 +207,14 @@ impl Fs {
                     self.inactivation.changed.wait(&mut queue);
                 }
             };
-            if let Err(error) = self.free_inode(&inode) {
+            let waiting = &self.inactivation.units;
+            let result = self.free_inode_telling(&inode, |freed| {
+                let freed = freed.min(units);
+                units -= freed;
+                waiting.fetch_sub(freed, Ordering::Relaxed);
+            });
+            waiting.fetch_sub(units, Ordering::Relaxed);
+            if let Err(error) = result {
                 tracing::warn!(inode = inode.nr.0, %error, "freeing an inode failed; the next mount tries again");
             }
             self.inactivation.state.lock().at_work -= 1;

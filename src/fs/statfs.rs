@@ -20,7 +20,7 @@ pub struct StatFs {
     pub block_bytes: u32,
     /// Blocks that files can have, free ones among them: without the format's own (bsddf).
     pub blocks: u64,
-    /// Free blocks, less those that delayed writes will take.
+    /// Free blocks, less those that delayed writes will take, and those of files that wait to be freed.
     pub free: u64,
     /// Of these, what programs without privilege may use.
     pub available: u64,
@@ -51,11 +51,13 @@ impl Fs {
             *self.overhead_blocks.get_or_init(|| overhead_blocks(&self.geometry, journal))
         };
         let space = self.allocator.space();
+        // What an unlink has given up is free to programs, whoever still has to clear its bits.
+        let queued = self.inactivation.units() / u64::from(self.geometry.sectors_per_block());
         Ok(StatFs {
             block_bytes: self.geometry.block_bytes,
             blocks: self.geometry.blocks_count.saturating_sub(overhead),
-            free: space.free,
-            available: space.available,
+            free: space.free + queued,
+            available: space.available + queued,
             inodes: u64::from(self.geometry.inodes_count),
             free_inodes: self.allocator.free_inodes(),
             name_max: NAME_MAX,
