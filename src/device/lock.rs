@@ -99,10 +99,10 @@ fn attached(device: &Path) -> Refusal {
     let mounted = Identity::of(device).ok().and_then(holders::mounted_on);
     match mounted {
         Some(dir) => Refusal {
-            why: format!("mounted on {} through {}", dir.display(), device.display()),
+            why: format!("in use: mounted on {} through {}", dir.display(), device.display()),
             settled: true,
         },
-        None => Refusal { why: format!("attached to {}", device.display()), settled: false },
+        None => Refusal { why: format!("in use: attached to {}", device.display()), settled: false },
     }
 }
 
@@ -129,7 +129,7 @@ fn claim_device(path: &Path, identity: Identity) -> io::Result<Result<Held, Refu
 
 fn busy(identity: Identity, path: &Path) -> Refusal {
     if let Some(dir) = holders::mounted_on(identity) {
-        return Refusal { why: format!("already mounted on {}", dir.display()), settled: true };
+        return Refusal { why: format!("in use: mounted on {}", dir.display()), settled: true };
     }
     let why = match holders::name(identity, path) {
         Some(who) => format!("in use by {who}"),
