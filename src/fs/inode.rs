@@ -184,6 +184,11 @@ impl InodeCache {
         }
     }
 
+    /// How many inodes are in memory.
+    pub fn count(&self) -> usize {
+        self.shards.iter().map(|shard| shard.lock().inodes.len()).sum()
+    }
+
     /// Every inode in memory, for unmount and tests; not a snapshot of one moment.
     pub fn all(&self) -> Vec<Arc<Inode>> {
         self.shards.iter().flat_map(|s| s.lock().inodes.values().cloned().collect::<Vec<_>>()).collect()

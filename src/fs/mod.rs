@@ -23,6 +23,7 @@ pub mod xattr;
 
 #[cfg(test)]
 mod attribute_tests;
+mod control;
 mod core;
 mod data;
 mod fallocate;
@@ -41,6 +42,7 @@ mod truncate;
 mod writeback;
 mod xattr_ops;
 
+pub use self::control::ShutdownMode;
 pub use self::core::Fs;
 pub use file::ReadBytes;
 pub use flags::FsXattr;

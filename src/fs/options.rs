@@ -138,6 +138,14 @@ impl Default for Tuning {
 const DEFAULT_COMMIT: Duration = Duration::from_secs(5);
 
 impl Tuning {
+    /// Refuses what makes no sense together.
+    pub fn check(&self) -> Result<()> {
+        if self.min_batch_time > self.max_batch_time {
+            return Err(Error::Usage("min_batch_time is greater than max_batch_time".to_owned()));
+        }
+        Ok(())
+    }
+
     /// Takes one option; false if it isn't one of these.
     pub fn set(&mut self, name: &str, value: Option<&str>) -> Result<bool> {
         match name {
@@ -281,12 +289,7 @@ impl MountOptions {
     /// What several options say together; to be called when all are set.
     pub fn finish(&mut self) -> Result<()> {
         self.read_only |= self.noload;
-        if self.tuning.min_batch_time > self.tuning.max_batch_time {
-            return Err(Error::Usage(
-                "mount options: min_batch_time is greater than max_batch_time".to_owned(),
-            ));
-        }
-        Ok(())
+        self.tuning.check()
     }
 }
 

@@ -6,10 +6,13 @@
 
 use crate::error::{Error, Result};
 use crate::fs::options::Tuning;
+use crate::fs::Fs;
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
+
+pub use crate::fs::ShutdownMode;
 
 /// Size of the buffer that carries a request in and its reply out; an ioctl's number has 14 bits for it.
 pub const MESSAGE_BYTES: usize = 16000;
@@ -35,17 +38,6 @@ pub enum Request {
     },
     /// Stop as if by a crash, as XFS's `FS_IOC_SHUTDOWN`.
     Shutdown(ShutdownMode),
-}
-
-/// What is still written at a shutdown.
-#[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum ShutdownMode {
-    /// Everything: freeze, then stop (`FSOP_GOING_FLAGS_DEFAULT`).
-    Flush,
-    /// The log, not the data (`FSOP_GOING_FLAGS_LOGFLUSH`).
-    LogFlush,
-    /// Nothing (`FSOP_GOING_FLAGS_NOLOGFLUSH`).
-    NoLogFlush,
 }
 
 /// Who serves a mount.
@@ -105,6 +97,24 @@ pub trait Target {
     fn tune(&self, change: &mut dyn FnMut(&mut Tuning) -> Result<()>) -> Result<()>;
     /// Stops as if by a crash.
     fn shutdown(&self, mode: ShutdownMode) -> Result<()>;
+}
+
+impl Target for Fs {
+    fn sync(&self) -> Result<()> {
+        Fs::sync(self)
+    }
+
+    fn stats(&self) -> serde_json::Value {
+        Fs::stats(self)
+    }
+
+    fn tune(&self, change: &mut dyn FnMut(&mut Tuning) -> Result<()>) -> Result<()> {
+        Fs::tune(self, change)
+    }
+
+    fn shutdown(&self, mode: ShutdownMode) -> Result<()> {
+        Fs::shutdown(self, mode)
+    }
 }
 
 /// Answers the ioctl [`COMMAND`] in the daemon. May wait for the device. `privileged`: the caller is root or
