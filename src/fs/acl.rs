@@ -40,9 +40,14 @@ pub fn get(
     raw: &RawInode,
     kind: Kind,
 ) -> Result<Option<Acl>> {
-    let Some(bytes) = xattr::get(r, geometry, nr, raw, kind.name())? else { return Ok(None) };
-    let acl = Acl::from_disk(&bytes);
-    acl.map(Some).ok_or_else(|| Error::corrupt("access control list", Place::Inode(nr), "it is not valid"))
+    let bytes = xattr::get(r, geometry, nr, raw, kind.name())?;
+    bytes.map(|bytes| decode(nr, &bytes)).transpose()
+}
+
+/// The stored form's ACL; `nr` is the inode that has it.
+pub(crate) fn decode(nr: InodeNr, bytes: &[u8]) -> Result<Acl> {
+    Acl::from_disk(bytes)
+        .ok_or_else(|| Error::corrupt("access control list", Place::Inode(nr), "it is not valid"))
 }
 
 /// Sets or removes an ACL. The mode follows an access ACL, and one that says no more than the mode is

@@ -109,7 +109,13 @@ fn chown_takes_privileges_and_capabilities() {
     mount.chmod(0o4755);
     let truncate = SetAttr { size: Some(0), kill_suid_sgid: true, ..SetAttr::default() };
     assert_eq!(mount.set(&truncate).unwrap(), 0o755);
-    assert!(fs.getxattr(FILE, b"security.capability").unwrap_err().is(libc::ENODATA));
+    let capability = || fs.getxattr(FILE, b"security.capability");
+    assert!(capability().unwrap_err().is(libc::ENODATA));
+    fs.setxattr(FILE, b"security.capability", &[1; 20], 0, &ROOT).unwrap();
+    assert_eq!(capability().unwrap(), [1; 20]);
+    fs.write(FILE, 0, b"x", &ROOT, false).unwrap();
+    assert!(capability().unwrap_err().is(libc::ENODATA));
+    assert_eq!(fs.getxattr(FILE, b"user.kept").unwrap(), b"1");
     mount.end();
 }
 

@@ -178,6 +178,9 @@ impl Fs {
         if bytes.is_empty() {
             return Ok(0);
         }
+        if self.has_capability(nr, &state)? {
+            self.take_capability(nr, &mut state)?;
+        }
         self.noting(self.buffer(&inode, &mut state, offset, bytes, caller.uid == 0))?;
         let now = self.now();
         state.raw.mtime = now;

@@ -8,6 +8,7 @@
 //!    operation can make a size durable before the data below it.
 
 use super::data::DirtyData;
+use super::xattr::Absent;
 use crate::format::inode::RawInode;
 use crate::units::{InodeNr, Tid};
 use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -40,6 +41,8 @@ pub struct InodeState {
     pub opens: u32,
     /// The inode has been freed: only its last attributes are left.
     pub dead: bool,
+    /// Which kinds of extended attributes it is known not to have.
+    pub(crate) absent: Absent,
     /// The flush that makes the last in-place write durable; 0: there was none.
     pub in_place_stamp: u64,
     /// On the list of inodes with something to write.
@@ -56,6 +59,7 @@ impl InodeState {
             data: None,
             opens: 0,
             dead: false,
+            absent: Absent::default(),
             in_place_stamp: 0,
             listed: false,
         }

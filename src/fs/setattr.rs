@@ -52,7 +52,7 @@ impl Fs {
         }
         let mut state = self.live(&inode)?;
         let strips = (set.size.is_some() || set.kill_suid_sgid || set.changes_owner()) && !state.raw.is_dir();
-        let strips = strips && self.has_capability(nr, &state.raw)?;
+        let strips = strips && self.has_capability(nr, &state)?;
         if strips || !set.is_only_size() {
             Self::check_mutable(&state.raw, !set.needs_mutable())?;
             let now = self.now();

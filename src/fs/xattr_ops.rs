@@ -11,7 +11,7 @@ use crate::format::xattr::{
 };
 use crate::fs::acl::{self, Kind};
 use crate::fs::attr::Caller;
-use crate::fs::{superblock, Fs};
+use crate::fs::{superblock, Fs, InodeState};
 use crate::units::InodeNr;
 
 /// The largest value that Linux passes (`XATTR_SIZE_MAX`).
@@ -39,12 +39,24 @@ impl Fs {
         let name = self.xattr_name(name)?;
         let inode = self.inode(nr)?;
         let state = inode.read();
-        let (r, raw) = (&*self.cache, &state.raw);
-        let value = match acl_kind(name) {
-            Some(kind) => acl::get(r, &self.geometry, nr, raw, kind).map(|acl| acl.map(|acl| acl.to_xattr())),
-            None => xattr::get(r, &self.geometry, nr, raw, name),
-        };
-        self.noting(value)?.ok_or(Error::NoData)
+        if state.absent.lacks(name.index) {
+            return Err(Error::NoData);
+        }
+        let value = self.noting(self.value_of(nr, &state, name))?;
+        value.ok_or(Error::NoData)
+    }
+
+    /// The value of an attribute as programs see it; remembers what there isn't.
+    fn value_of(&self, nr: InodeNr, state: &InodeState, name: Name<'_>) -> Result<Option<Vec<u8>>> {
+        let areas = xattr::Areas::read(&*self.cache, &self.geometry, nr, &state.raw)?;
+        let all = areas.all()?;
+        state.absent.learn(&all);
+        let Some(attribute) = all.iter().find(|a| a.name == name) else { return Ok(None) };
+        let value = xattr::value(&*self.cache, &self.geometry, nr, attribute)?;
+        match acl_kind(name) {
+            Some(_) => acl::decode(nr, &value).map(|acl| Some(acl.to_xattr())),
+            None => Ok(Some(value)),
+        }
     }
 
     /// All names, each followed by a zero byte. Whether the caller may see `trusted.` names is for the caller's side.
@@ -139,6 +151,7 @@ impl Fs {
             Ok(raw)
         })?;
         state.publish(raw, tid, false);
+        state.absent.forget();
         Ok(())
     }
 
@@ -153,13 +166,14 @@ impl Fs {
     }
 
     /// Whether the file has capabilities (`security.capability`), which a write, truncation or chown takes.
-    pub(crate) fn has_capability(&self, nr: InodeNr, raw: &RawInode) -> Result<bool> {
-        let areas = self.noting(xattr::Areas::read(&*self.cache, &self.geometry, nr, raw))?;
-        Ok(self.noting(areas.find(CAPABILITY))?.is_some())
+    pub(crate) fn has_capability(&self, nr: InodeNr, state: &InodeState) -> Result<bool> {
+        if state.absent.lacks(CAPABILITY.index) {
+            return Ok(false);
+        }
+        Ok(self.noting(self.value_of(nr, state, CAPABILITY))?.is_some())
     }
 
-    /// Removes the file's capabilities, as a write, truncation or chown by whoever does. `true`: there were
-    /// some (and the record has been written).
+    /// Removes the file's capabilities in a handle that writes its record.
     pub(crate) fn drop_capability(
         &self,
         h: &mut Handle<'_>,
@@ -167,6 +181,18 @@ impl Fs {
         raw: &mut RawInode,
     ) -> Result<bool> {
         xattr::remove(h, &self.allocator, nr, raw, CAPABILITY)
+    }
+
+    /// Removes the capabilities of a file that is being written, whoever writes.
+    pub(crate) fn take_capability(&self, nr: InodeNr, state: &mut InodeState) -> Result<()> {
+        let (tid, raw) = self.update(xattr::CREDITS, |h| {
+            let mut raw = state.raw.clone();
+            self.drop_capability(h, nr, &mut raw)?;
+            Ok(raw)
+        })?;
+        state.publish(raw, tid, false);
+        state.absent.forget();
+        Ok(())
     }
 }
 

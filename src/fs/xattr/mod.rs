@@ -5,10 +5,13 @@
 //! Everything here works on an inode whose lock the caller holds, with a copy of its record that the
 //! caller publishes. What changes an area has written the record too when it returns, so the table block is sealed.
 
+mod absent;
 mod block;
 mod ea_inode;
 #[cfg(test)]
 mod tests;
+
+pub(crate) use absent::Absent;
 
 use super::alloc::Allocator;
 use super::inode_table;
@@ -106,10 +109,19 @@ pub fn get(
     name: Name<'_>,
 ) -> Result<Option<Vec<u8>>> {
     let areas = Areas::read(r, geometry, nr, raw)?;
-    match areas.find(name)? {
-        None => Ok(None),
-        Some(AttributeRef { value: ValueRef::Bytes(bytes), .. }) => Ok(Some(bytes.to_vec())),
-        Some(attribute) => ea_inode::read(r, geometry, nr, &attribute).map(Some),
+    areas.find(name)?.map(|attribute| value(r, geometry, nr, &attribute)).transpose()
+}
+
+/// An attribute's value, wherever it is; `nr` is the inode that has it.
+pub fn value(
+    r: &impl ReadBlock,
+    geometry: &Geometry,
+    nr: InodeNr,
+    attribute: &AttributeRef<'_>,
+) -> Result<Vec<u8>> {
+    match attribute.value {
+        ValueRef::Bytes(bytes) => Ok(bytes.to_vec()),
+        ValueRef::Inode { .. } => ea_inode::read(r, geometry, nr, attribute),
     }
 }
 
