@@ -91,7 +91,7 @@ fn journal_inode(device: &dyn Device, geometry: &Geometry, nr: InodeNr) -> Resul
 
 /// The same shape without checksums.
 fn unchecked(geometry: &Geometry) -> Geometry {
-    let mut unchecked = geometry.clone();
+    let mut unchecked = *geometry;
     unchecked.features.ro_compat.remove(crate::format::features::RoCompat::METADATA_CSUM);
     unchecked
 }
