@@ -48,7 +48,8 @@ impl BlockDevice {
             return Err(io::Error::from_raw_os_error(libc::EROFS));
         }
         let sector_bytes = u32::try_from(sector).ok().filter(|n| n.is_power_of_two()).unwrap_or(512);
-        let alignment = Alignment { offset: sector_bytes as usize, memory: 512 };
+        let sector_alignment = Alignment { offset: sector_bytes as usize, memory: 512 };
+        let alignment = raw::stat_alignment(&file).unwrap_or(sector_alignment);
         let raw = RawFile::new(file, read_only, direct.then_some(alignment));
         Ok(Self { raw, size_bytes, sector_bytes })
     }

@@ -46,44 +46,13 @@ impl FileDevice {
 
 /// What direct I/O on `file` asks for; nothing if it can't be used for the whole image.
 fn alignment_of(file: &File, size_bytes: u64) -> Option<Alignment> {
-    let alignment = stat_alignment(file).unwrap_or(Alignment { offset: 512, memory: 512 });
+    let alignment = raw::stat_alignment(file).unwrap_or(Alignment { offset: 512, memory: 512 });
     if size_bytes % alignment.offset as u64 != 0 {
         return None;
     }
     // Some file systems accept the flag and refuse the requests.
     let mut probe = IoBuf::zeroed(alignment.offset);
     (size_bytes == 0 || uio::pread(file, &mut probe, 0).is_ok()).then_some(alignment)
-}
-
-/// The kernel's own answer (`STATX_DIOALIGN`, Linux 6.1), where it has one.
-fn stat_alignment(file: &File) -> Option<Alignment> {
-    use std::os::fd::AsRawFd;
-    let mut stat = std::mem::MaybeUninit::<libc::statx>::zeroed();
-    // SAFETY: the descriptor is open, the path is an empty C string as AT_EMPTY_PATH wants, and `stat` is
-    // valid for the kernel to fill.
-    let result = unsafe {
-        libc::statx(
-            file.as_raw_fd(),
-            c"".as_ptr(),
-            libc::AT_EMPTY_PATH,
-            libc::STATX_DIOALIGN,
-            stat.as_mut_ptr(),
-        )
-    };
-    // SAFETY: any bytes, zeroed ones too, are a valid `statx`.
-    let stat = unsafe { stat.assume_init() };
-    let usable = |n: u32| n.is_power_of_two() && n <= 65536;
-    if result != 0
-        || stat.stx_mask & libc::STATX_DIOALIGN == 0
-        || !usable(stat.stx_dio_mem_align)
-        || !usable(stat.stx_dio_offset_align)
-    {
-        return None;
-    }
-    Some(Alignment {
-        offset: (stat.stx_dio_offset_align as usize).max(512),
-        memory: stat.stx_dio_mem_align as usize,
-    })
 }
 
 impl Device for FileDevice {

@@ -7,6 +7,7 @@ use nix::sys::uio;
 use parking_lot::Mutex;
 use std::fs::{File, OpenOptions};
 use std::io::{self, IoSlice};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
@@ -56,6 +57,36 @@ pub(super) fn open(path: &Path, read_only: bool, direct: bool) -> io::Result<(Fi
         }
     }
     Ok((options.custom_flags(0).open(path)?, false))
+}
+
+/// The kernel's own answer (`STATX_DIOALIGN`, Linux 6.1), where it has one.
+pub(super) fn stat_alignment(file: &File) -> Option<Alignment> {
+    let mut stat = std::mem::MaybeUninit::<libc::statx>::zeroed();
+    // SAFETY: the descriptor is open, the path is an empty C string as AT_EMPTY_PATH wants, and `stat` is
+    // valid for the kernel to fill.
+    let result = unsafe {
+        libc::statx(
+            file.as_raw_fd(),
+            c"".as_ptr(),
+            libc::AT_EMPTY_PATH,
+            libc::STATX_DIOALIGN,
+            stat.as_mut_ptr(),
+        )
+    };
+    // SAFETY: any bytes, zeroed ones too, are a valid `statx`.
+    let stat = unsafe { stat.assume_init() };
+    let usable = |n: u32| n.is_power_of_two() && n <= 65536;
+    if result != 0
+        || stat.stx_mask & libc::STATX_DIOALIGN == 0
+        || !usable(stat.stx_dio_mem_align)
+        || !usable(stat.stx_dio_offset_align)
+    {
+        return None;
+    }
+    Some(Alignment {
+        offset: (stat.stx_dio_offset_align as usize).max(512),
+        memory: stat.stx_dio_mem_align as usize,
+    })
 }
 
 impl RawFile {
