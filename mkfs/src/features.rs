@@ -67,6 +67,14 @@ pub(crate) fn resolve(options: &Options) -> Result<Features> {
         features.ro_compat.remove(RoCompat::GDT_CSUM);
     }
     resolve_resize_inode(&mut features, options)?;
+    let wide = Feature::Incompat(Incompat::BIT64);
+    if features.has(wide) && !features.incompat.contains(Incompat::EXTENT) {
+        // Indirect blocks hold 32-bit numbers.
+        if options.asks_for(wide) {
+            return usage("64bit needs extent");
+        }
+        features.set(wide, false);
+    }
     check_dependencies(features)?;
     Ok(features)
 }
@@ -145,6 +153,7 @@ mod tests {
         for (list, named) in [
             ("meta_bg,resize_inode", "meta_bg"),
             ("^sparse_super,resize_inode", "sparse_super"),
+            ("^extent,64bit", "64bit"),
             ("bigalloc", "bigalloc"),
             ("encrypt", "encrypt"),
             ("needs_recovery", "needs_recovery"),

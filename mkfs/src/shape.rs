@@ -4,7 +4,7 @@ use crate::features;
 use crate::options::{Options, Profile};
 use journalfs::format::checksum::{crc32c, START};
 use journalfs::format::superblock::{CHECKSUM_CRC32C, FLAG_SIGNED_HASH, STATE_VALID};
-use journalfs::format::{Compat, Geometry, Incompat, RoCompat, Superblock, Timestamp};
+use journalfs::format::{Compat, Geometry, Incompat, Superblock, Timestamp};
 use journalfs::units::GroupNr;
 use journalfs::{Error, Result};
 
@@ -34,7 +34,7 @@ pub(crate) fn shape(device_bytes: u64, options: &Options) -> Result<Shape> {
     let mut superblock = basics(block_bytes, options)?;
     let mut notes = Vec::new();
     let blocks = blocks_count(bytes, block_bytes, options, &mut superblock)?;
-    let inodes = inodes_wanted(blocks * block_bytes as u64, options)?;
+    let inodes = inodes_wanted(blocks, block_bytes, options)?;
     count_groups(&mut superblock, blocks, inodes, options)?;
     set_times_and_names(&mut superblock, options)?;
     if superblock.blocks_count < blocks {
@@ -155,14 +155,15 @@ fn blocks_count(bytes: u64, block_bytes: u32, options: &Options, superblock: &mu
     Ok(blocks)
 }
 
-fn inodes_wanted(bytes: u64, options: &Options) -> Result<u64> {
+fn inodes_wanted(blocks: u64, block_bytes: u32, options: &Options) -> Result<u64> {
     if let Some(inodes) = options.inodes {
         if inodes > u32::MAX as u64 {
             return usage(format!("{inodes} inodes are more than the format can number"));
         }
         return Ok(inodes);
     }
-    let ratio = options.bytes_per_inode.unwrap_or_else(|| default_ratio(bytes));
+    let bytes = blocks * block_bytes as u64;
+    let ratio = options.bytes_per_inode.unwrap_or_else(|| default_ratio(bytes).max(block_bytes as u64));
     if !(1024..=64 * MIB).contains(&ratio) {
         return usage(format!("one inode for {ratio} bytes is outside 1024 to {}", 64 * MIB));
     }
@@ -286,8 +287,12 @@ fn set_backup_groups(superblock: &mut Superblock, groups: u64, options: &Options
 fn last_group_too_short(superblock: &Superblock) -> Result<Option<u64>> {
     let geometry = Geometry::new(superblock);
     let tables = 2 + geometry.inode_table_blocks() as u64;
-    let with_super = geometry.reserved_gdt_blocks + geometry.desc_blocks().min(geometry.blocks_per_group) + 1;
-    if tables + with_super as u64 > geometry.blocks_per_group as u64 {
+    let desc_blocks = match geometry.features.incompat.contains(Incompat::META_BG) {
+        true => 1,
+        false => geometry.desc_blocks() as u64,
+    };
+    let with_super = 1 + desc_blocks + geometry.reserved_gdt_blocks as u64;
+    if tables + with_super > geometry.blocks_per_group as u64 {
         return usage(format!(
             "{} inodes in a group of {} blocks are too many",
             geometry.inodes_per_group, geometry.blocks_per_group
@@ -322,9 +327,6 @@ fn set_times_and_names(superblock: &mut Superblock, options: &Options) -> Result
     }
     if superblock.features.incompat.contains(Incompat::METADATA_CSUM_SEED) {
         superblock.checksum_seed = crc32c(START, &superblock.uuid);
-    }
-    if superblock.inode_size == 128 {
-        superblock.features.ro_compat.remove(RoCompat::EXTRA_ISIZE);
     }
     Ok(())
 }
