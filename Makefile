@@ -55,6 +55,7 @@ unit:
 
 # Every test outside src/. Those that mount need root; without it they say "skipped: needs root".
 integration: build
+	$(CARGO) test --workspace --test '*' --no-run
 	scripts/as-root.sh env JOURNALFS_BIN_DIR="$(CURDIR)/$(RELEASE)" \
 		$(CARGO) test --workspace --test '*' $(TEST_ARGUMENTS)
 

@@ -28,7 +28,10 @@ mkdir "$dir"
 
 say "1. An image with a journal"
 truncate -s 1G "$image"
-show "$bin/mkfs.journalfs" -q -L demo "$image"
+# An ordinary user's root directory should be that user's.
+owner=()
+[ "$(id -u)" = 0 ] || owner=(-E root_owner)
+show "$bin/mkfs.journalfs" -q -L demo "${owner[@]}" "$image"
 dumpe2fs -h "$image" 2>/dev/null | grep -E '^(Filesystem features|Block size|Block count|Total journal size)'
 
 say "2. Mount it"

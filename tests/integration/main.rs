@@ -9,11 +9,13 @@
 mod support;
 
 mod cli;
+mod concurrent;
 mod fs_mark;
 mod fsx;
 mod hostile;
 mod kernel_trees;
 mod kill;
+mod limits;
 mod mkfs;
 mod pjdfstest;
 mod real_input;
