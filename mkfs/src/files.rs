@@ -258,10 +258,8 @@ impl Builder<'_> {
         blocks: u64,
         entry: Option<(InodeNr, &[u8])>,
     ) -> Result<()> {
-        let kind = match self.geometry.features.incompat.contains(Incompat::FILETYPE) {
-            true => FileKind::Directory.dirent_type(),
-            false => 0,
-        };
+        let filetype = self.geometry.features.incompat.contains(Incompat::FILETYPE);
+        let kind = if filetype { FileKind::Directory.dirent_type() } else { 0 };
         let csum = self.geometry.has_csum();
         let usable = dirent::usable_bytes(self.block_bytes(), csum);
         let pieces = self.allocate(self.goal, blocks)?;

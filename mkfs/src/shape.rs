@@ -287,10 +287,8 @@ fn set_backup_groups(superblock: &mut Superblock, groups: u64, options: &Options
 fn last_group_too_short(superblock: &Superblock) -> Result<Option<u64>> {
     let geometry = Geometry::new(superblock);
     let tables = 2 + geometry.inode_table_blocks() as u64;
-    let desc_blocks = match geometry.features.incompat.contains(Incompat::META_BG) {
-        true => 1,
-        false => geometry.desc_blocks() as u64,
-    };
+    let meta_bg = geometry.features.incompat.contains(Incompat::META_BG);
+    let desc_blocks = if meta_bg { 1 } else { geometry.desc_blocks() as u64 };
     let with_super = 1 + desc_blocks + geometry.reserved_gdt_blocks as u64;
     if tables + with_super > geometry.blocks_per_group as u64 {
         return usage(format!(

@@ -304,14 +304,9 @@ impl RawInode {
             || geometry.features.incompat.contains(Incompat::LARGE_DIR);
         let size_high = if high_size { base.size_high as u64 } else { 0 };
         let huge = geometry.features.ro_compat.contains(RoCompat::HUGE_FILE);
-        let blocks = match huge {
-            true => base.blocks_low as u64 | (base.blocks_high as u64) << 32,
-            false => base.blocks_low as u64,
-        };
-        let unit = match huge && flags.contains(InodeFlags::HUGE_FILE) {
-            true => geometry.sectors_per_block() as u64,
-            false => 1,
-        };
+        let blocks_high = if huge { base.blocks_high as u64 } else { 0 };
+        let in_blocks = huge && flags.contains(InodeFlags::HUGE_FILE);
+        let unit = if in_blocks { geometry.sectors_per_block() as u64 } else { 1 };
         Self {
             mode: base.mode,
             uid: base.uid_low as u32 | (base.uid_high as u32) << 16,
@@ -323,7 +318,7 @@ impl RawInode {
             crtime: Timestamp::decode(extra(CRTIME_AT).unwrap_or(0), extra(CRTIME_EXTRA_AT)),
             dtime: base.dtime,
             links: base.links,
-            blocks: blocks * unit,
+            blocks: (base.blocks_low as u64 | blocks_high << 32) * unit,
             flags,
             generation: base.generation,
             file_acl: BlockNr(base.file_acl_low as u64 | (base.file_acl_high as u64) << 32),
@@ -402,7 +397,7 @@ impl RawInode {
     fn stored_blocks(&self, geometry: &Geometry) -> Result<(u64, InodeFlags)> {
         let small = self.flags.difference(InodeFlags::HUGE_FILE);
         let huge = geometry.features.ro_compat.contains(RoCompat::HUGE_FILE);
-        if self.blocks <= u32::MAX as u64 || huge && self.blocks < 1 << 48 {
+        if u32::try_from(self.blocks).is_ok() || huge && self.blocks < 1 << 48 {
             // The flag is meaningless without the feature: then it stays as it was found.
             return Ok((self.blocks, if huge { small } else { self.flags }));
         }

@@ -377,7 +377,7 @@ impl Superblock {
         let block = self.block_bytes();
         let bits = block * 8;
         let bigalloc = self.features.ro_compat.contains(RoCompat::BIGALLOC);
-        let first = if block == 1024 { 1 } else { 0 };
+        let first = u32::from(block == 1024);
         if self.first_data_block != first && !(bigalloc && self.first_data_block == 0) {
             return Err(bad(format!("its first data block is {}", self.first_data_block)));
         }

@@ -80,9 +80,10 @@ impl From<std::time::SystemTime> for Timestamp {
 impl From<Timestamp> for std::time::SystemTime {
     fn from(time: Timestamp) -> Self {
         let whole = std::time::Duration::from_secs(time.seconds.unsigned_abs());
-        let base = match time.seconds < 0 {
-            true => std::time::UNIX_EPOCH.checked_sub(whole),
-            false => std::time::UNIX_EPOCH.checked_add(whole),
+        let base = if time.seconds < 0 {
+            std::time::UNIX_EPOCH.checked_sub(whole)
+        } else {
+            std::time::UNIX_EPOCH.checked_add(whole)
         };
         base.and_then(|base| base.checked_add(std::time::Duration::from_nanos(time.nanoseconds as u64)))
             .unwrap_or(std::time::UNIX_EPOCH)
