@@ -156,3 +156,40 @@ fn the_resize_inode_lets_it_grow() {
         image.check(&format!("growth of {options}"));
     }
 }
+
+/// A loop device over an image, detached at the end.
+struct LoopDevice(String);
+
+impl Drop for LoopDevice {
+    fn drop(&mut self) {
+        let _ = Command::new("losetup").arg("-d").arg(&self.0).status();
+    }
+}
+
+#[test]
+fn block_devices_are_formatted_whatever_they_were_before() {
+    if !have_e2fsprogs() {
+        return;
+    }
+    let (backing, dir) = (Image::filled(200 << 20, 0xaa), tempfile::tempdir().unwrap());
+    let attached = Command::new("losetup").args(["-f", "--show"]).arg(&backing.path).output();
+    let Some(attached) = attached.ok().filter(|output| output.status.success()) else {
+        println!("skipped: no loop device can be attached");
+        return;
+    };
+    let device = LoopDevice(String::from_utf8(attached.stdout).unwrap().trim().to_owned());
+    let image = Image::at(std::path::Path::new(&device.0));
+    for options in
+        ["-t journalfs", "-t ext3", "-t ext4 -E nodiscard,lazy_journal_init=1", "-t ext3 -E nodiscard"]
+    {
+        image.make(&format!("-F {options}"), "");
+        image.check(options);
+        let mounted = Command::new("mount").arg(&device.0).arg(dir.path()).output().unwrap();
+        assert!(mounted.status.success(), "{options}: {}", text(&mounted));
+        // Leaves pages of the device in the page cache, which the next round must not trip over.
+        std::fs::write(dir.path().join("file"), vec![1; 3 << 20]).unwrap();
+        image.refuse("-F", "", "mounted");
+        umount(dir.path());
+        image.check(&format!("{options} and the kernel"));
+    }
+}

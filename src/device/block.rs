@@ -111,7 +111,15 @@ impl Device for BlockDevice {
         }
         super::write_zero_bytes(self, offset, sectors[0] - offset)?;
         // SAFETY: the ioctl reads the two integers that it is given.
-        unsafe { ioctls::zero_out(self.raw.file.as_raw_fd(), &raw const sectors)? };
+        match unsafe { ioctls::zero_out(self.raw.file.as_raw_fd(), &raw const sectors) } {
+            Ok(_) => {}
+            // The ioctl first drops the range from the page cache, and can't while a page there is busy, nor
+            // claim a device that our own lock claims. Writing is always possible.
+            Err(nix::errno::Errno::EBUSY | nix::errno::Errno::EOPNOTSUPP) => {
+                super::write_zero_bytes(self, sectors[0], sectors[1])?;
+            }
+            Err(errno) => return Err(errno.into()),
+        }
         let end = sectors[0] + sectors[1];
         super::write_zero_bytes(self, end, offset + len - end)
     }

@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 
 /// A directory of its own for one test, with an image in it.
 pub(crate) struct Image {
-    _dir: tempfile::TempDir,
+    _dir: Option<tempfile::TempDir>,
     pub(crate) path: PathBuf,
 }
 
@@ -15,7 +15,12 @@ impl Image {
     pub(crate) fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("image");
-        Self { _dir: dir, path }
+        Self { _dir: Some(dir), path }
+    }
+
+    /// An image or device that is there already.
+    pub(crate) fn at(path: &Path) -> Self {
+        Self { _dir: None, path: path.to_owned() }
     }
 
     /// An image file of `bytes` bytes, each `fill`.
