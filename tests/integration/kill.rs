@@ -276,3 +276,53 @@ fn journal_left_dirty_by_the_kernel() {
         );
     }
 }
+
+/// What ext3 and ext4 do at `EXT4_IOC_SHUTDOWN`: from one moment to the next nothing is written any more.
+mod kernel {
+    nix::ioctl_read!(
+        /// Stops the file system; 2 is "without flushing the log".
+        shutdown,
+        b'X',
+        125,
+        u32
+    );
+}
+
+/// As if the power had gone in the middle of a load on the kernel's driver: the log as jbd2 leaves it at a
+/// moment that it did not choose, replayed by us and by the kernel.
+#[test]
+fn kernel_stopped_in_the_middle_of_a_load() {
+    needs_root!();
+    for round in 0..rounds(4) {
+        let (kernel_type, arguments): (_, &[&str]) = [
+            ("ext4", &[][..]),
+            ("ext3", &["-b", "1024"]),
+            ("ext4", &["-O", "^metadata_csum,^64bit"]),
+            ("ext4", &["-O", "orphan_file,fast_commit"]),
+        ][round as usize % 4];
+        let image = Image::mke2fs(256 << 20, kernel_type, arguments);
+        let mounted = Mounted::kernel(&image, "");
+        let root = File::open(mounted.root()).expect("root");
+        let (promised, open) = load(mounted.root(), round, || {
+            let mut without_flushing_the_log = 2_u32;
+            // SAFETY: the ioctl reads the one integer that it is given.
+            let stopped = unsafe {
+                kernel::shutdown(std::os::fd::AsRawFd::as_raw_fd(&root), &raw mut without_flushing_the_log)
+            };
+            stopped.expect("EXT4_IOC_SHUTDOWN");
+        });
+        drop((open, root));
+        mounted.unmount();
+        let features = field(&dumpe2fs(&image.path()), "Filesystem features");
+        assert!(features.contains("needs_recovery"), "{features}");
+        if driver() == Driver::Journalfs {
+            recover(
+                &image.copy(),
+                &promised,
+                round % 3 * 2,
+                &format!("round {round}, stopped, us or e2fsck"),
+            );
+        }
+        recover(&image, &promised, 1, &format!("round {round}, stopped, the kernel"));
+    }
+}
