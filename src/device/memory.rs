@@ -13,6 +13,12 @@ pub struct MemoryDevice {
     pages: RwLock<BTreeMap<u64, Box<[u8]>>>,
 }
 
+impl Clone for MemoryDevice {
+    fn clone(&self) -> Self {
+        Self { size_bytes: self.size_bytes, pages: RwLock::new(self.pages.read().clone()) }
+    }
+}
+
 impl MemoryDevice {
     /// A device of `size_bytes` zero bytes.
     pub fn new(size_bytes: u64) -> Self {

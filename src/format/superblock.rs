@@ -29,6 +29,22 @@ pub const CHECKSUM_CRC32C: u8 = 1;
 
 const CHECKSUM_AT: usize = 0x3fc;
 
+/// `s_snapshot_id`: of a feature that was never merged, and read by nobody while `s_snapshot_inum` is 0.
+const FREE_WORD_AT: usize = 0x184;
+
+/// The little-endian word that, in place of zero at `bytes_to_end` bytes before the end of what is checksummed, changes the
+/// CRC-32C by `difference`. The CRC is linear and each step can be undone, so: run it backwards over that many bytes.
+fn word_that_changes_crc_by(difference: u32, bytes_to_end: usize) -> u32 {
+    const POLYNOMIAL: u32 = 0x82f6_3b78;
+    (0..bytes_to_end * 8).fold(difference, |state, _| {
+        if state & 0x8000_0000 == 0 {
+            state << 1
+        } else {
+            (state ^ POLYNOMIAL) << 1 | 1
+        }
+    })
+}
+
 macro_rules! superblock {
     (
         plain { $( $(#[$doc:meta])* $name:ident: $type:ty = $at:literal; )* }
@@ -259,9 +275,23 @@ impl Superblock {
     }
 
     /// The 1024 bytes, sealed with the checksum if metadata_csum is on.
+    ///
+    /// The record is two sectors long and its checksum is at the end of the second, so writing it in place could be
+    /// torn into something that nobody accepts. Nearly every change is to the first sector. Then the old checksum is
+    /// kept, by choosing four bytes of the first sector that mean nothing (`s_snapshot_id`): only one sector changes.
     pub fn encode(&self) -> [u8; SUPERBLOCK_BYTES] {
         let mut bytes = self.to_bytes();
-        if self.has_csum() {
+        if !self.has_csum() {
+            return bytes;
+        }
+        let old: u32 = Field::get(&self.bytes, CHECKSUM_AT);
+        let second_sector_stays = bytes[512..] == self.bytes[512..];
+        if second_sector_stays && checksum(&self.bytes) == old {
+            0u32.put(&mut bytes, FREE_WORD_AT);
+            let difference = checksum(&bytes) ^ old;
+            word_that_changes_crc_by(difference, CHECKSUM_AT - FREE_WORD_AT).put(&mut bytes, FREE_WORD_AT);
+            debug_assert_eq!(checksum(&bytes), old);
+        } else {
             checksum(&bytes).put(&mut bytes, CHECKSUM_AT);
         }
         bytes
@@ -455,6 +485,32 @@ mod tests {
         superblock.features.ro_compat |= RoCompat::METADATA_CSUM;
         superblock.uuid = *b"0123456789abcdef";
         superblock
+    }
+
+    #[test]
+    fn a_change_in_the_first_sector_leaves_the_second_alone() {
+        let mut made = Superblock::new();
+        made.features.ro_compat |= RoCompat::METADATA_CSUM;
+        made.log_block_size = 2;
+        let old = made.encode();
+        for i in 0..200u32 {
+            let mut superblock = Superblock::from_bytes(old);
+            superblock.free_inodes_count = i.wrapping_mul(0x9e37_79b9);
+            superblock.features.incompat |= Incompat::NEEDS_RECOVERY;
+            let new = superblock.encode();
+            assert_eq!(new[512..], old[512..]);
+            assert_ne!(new[..512], old[..512]);
+            assert_eq!(checksum(&new), wire::get_u32(&new, CHECKSUM_AT));
+            // Again from there.
+            let mut superblock = Superblock::from_bytes(new);
+            superblock.last_orphan = i;
+            let third = superblock.encode();
+            assert_eq!(checksum(&third), wire::get_u32(&third, CHECKSUM_AT));
+        }
+        let mut superblock = Superblock::from_bytes(old);
+        superblock.checksum_seed = 7;
+        let new = superblock.encode();
+        assert_eq!(checksum(&new), wire::get_u32(&new, CHECKSUM_AT), "a change in the second sector");
     }
 
     #[test]

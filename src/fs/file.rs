@@ -389,7 +389,7 @@ impl Fs {
         map::blocks_max(&self.geometry, raw) * self.geometry.block_bytes as u64
     }
 
-    fn wants_atime(&self, raw: &RawInode) -> bool {
+    pub(crate) fn wants_atime(&self, raw: &RawInode) -> bool {
         if self.is_read_only() || raw.flags.contains(InodeFlags::NOATIME) {
             return false;
         }

@@ -13,10 +13,12 @@
 pub mod acl;
 pub mod alloc;
 pub mod attr;
+pub mod dir;
 pub mod groups;
 pub mod inode;
 pub mod inode_table;
 pub mod map;
+pub mod namespace;
 pub mod options;
 pub mod superblock;
 pub mod xattr;
@@ -49,4 +51,5 @@ pub use flags::FsXattr;
 pub use inactivate::Fate;
 pub use inode::{Inode, InodeCache, InodeState};
 pub use mount::read_superblock;
+pub use namespace::RenameFlags;
 pub use statfs::{StatFs, LABEL_MAX, NAME_MAX};

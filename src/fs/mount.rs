@@ -53,6 +53,14 @@ impl Fs {
     pub fn mount(device: SharedDevice, options: &MountOptions) -> Result<Arc<Self>> {
         let mut options = options.clone();
         let sb = read_superblock(&device)?;
+        let bytes = sb.blocks_count.saturating_mul(u64::from(sb.block_bytes()));
+        if bytes > device.size_bytes() {
+            return Err(Error::corrupt(
+                "superblock",
+                crate::Place::FileSystem,
+                format!("the file system has {bytes} bytes, but the device only {}", device.size_bytes()),
+            ));
+        }
         match features::check(&sb.features, options.read_only || device.read_only())? {
             Access::ReadWrite => {}
             Access::ReadOnly(why) => {

@@ -241,3 +241,15 @@ fn seek(
     // What the map can't address is a hole.
     Ok(Some(at).filter(|at| !data && *at < blocks.end))
 }
+
+/// Gives a new inode an empty map.
+pub fn init(geometry: &Geometry, raw: &mut RawInode) {
+    use crate::format::features::Incompat;
+    use crate::format::inode::InodeFlags;
+    raw.block = [0; 60];
+    if geometry.features.incompat.contains(Incompat::EXTENT) {
+        raw.flags |= InodeFlags::EXTENTS;
+        raw.block[..2].copy_from_slice(&0xf30a_u16.to_le_bytes());
+        raw.block[4..6].copy_from_slice(&4_u16.to_le_bytes());
+    }
+}

@@ -1,0 +1,322 @@
+//! A workload on a file system, with a record of what was acknowledged when.
+
+use super::image::Profile;
+use journalfs::device::memory::MemoryDevice;
+use journalfs::device::recording::{Event, RecordingDevice};
+use journalfs::fs::attr::Caller;
+use journalfs::fs::options::MountOptions;
+use journalfs::fs::{Fs, RenameFlags};
+use journalfs::units::InodeNr;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// xorshift64*: the same numbers everywhere.
+pub struct Random(u64);
+
+impl Random {
+    pub fn new(seed: u64) -> Self {
+        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+    }
+
+    pub fn next(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+
+    pub fn below(&mut self, limit: u64) -> u64 {
+        (self.next() >> 33) % limit.max(1)
+    }
+}
+
+/// A regular file that the workload made.
+#[derive(Clone)]
+struct File {
+    nr: InodeNr,
+    /// Every byte that was ever written to it is this or zero.
+    byte: u8,
+    content: Vec<u8>,
+}
+
+/// After the event at `position`, file `id` is durable as it is here, until the event at `ends`.
+struct Promise {
+    position: usize,
+    ends: usize,
+    nr: InodeNr,
+    content: Vec<u8>,
+    /// Where it must be found, as long as no operation has touched that name.
+    path: (usize, String),
+    path_ends: usize,
+}
+
+pub struct World {
+    fs: Arc<Fs>,
+    device: Arc<RecordingDevice>,
+    initial: MemoryDevice,
+    random: Random,
+    dirs: Vec<InodeNr>,
+    /// By directory and name.
+    files: BTreeMap<(usize, String), usize>,
+    objects: Vec<File>,
+    promises: Vec<Promise>,
+    next_byte: u8,
+}
+
+const ROOT: Caller = Caller::ROOT;
+
+impl World {
+    pub fn new(profile: Profile, options: &MountOptions, seed: u64) -> Self {
+        let made = profile.make();
+        let device = Arc::new(RecordingDevice::new(Arc::new(made.clone())));
+        let fs = Fs::mount(device.clone(), options).unwrap();
+        let mut dirs = vec![InodeNr::ROOT];
+        for name in [&b"a"[..], b"b"] {
+            dirs.push(fs.mkdir(InodeNr::ROOT, name, 0o755, 0, &ROOT).unwrap().nr);
+        }
+        fs.sync().unwrap();
+        let files = BTreeMap::new();
+        let random = Random::new(seed);
+        let (objects, promises) = (Vec::new(), Vec::new());
+        Self { fs, device, initial: made, random, dirs, files, objects, promises, next_byte: 1 }
+    }
+
+    pub fn initial(&self) -> MemoryDevice {
+        self.initial.clone()
+    }
+
+    pub fn events(&self) -> Vec<Event> {
+        self.device.events()
+    }
+
+    pub fn run(&mut self, operations: usize) {
+        for _ in 0..operations {
+            self.step();
+        }
+        self.fs.sync().unwrap();
+        self.promise_all();
+        self.fs.unmount().unwrap();
+    }
+
+    fn step(&mut self) {
+        match self.random.below(100) {
+            0..=24 => self.create(),
+            25..=44 => self.write(),
+            45..=52 => self.truncate(),
+            53..=62 => self.rename(),
+            63..=74 => self.unlink(),
+            75..=79 => self.link(),
+            80..=93 => self.fsync(),
+            94..=96 => {
+                self.fs.sync().unwrap();
+                self.promise_all();
+            }
+            _ => self.make_and_remove_directory(),
+        }
+    }
+
+    fn name(&mut self) -> (usize, String) {
+        let dir = self.random.below(self.dirs.len() as u64) as usize;
+        (dir, format!("file-{}", self.random.below(24)))
+    }
+
+    fn any_file(&mut self) -> Option<((usize, String), usize)> {
+        let at = self.random.below(self.files.len() as u64) as usize;
+        self.files.iter().nth(at).map(|(path, id)| (path.clone(), *id))
+    }
+
+    /// The promises about this name end: an operation is about to change it.
+    fn touch_path(&mut self, path: &(usize, String)) {
+        let now = self.device.position();
+        for promise in &mut self.promises {
+            if promise.path == *path {
+                promise.path_ends = promise.path_ends.min(now);
+            }
+        }
+    }
+
+    /// The promises about this inode's content end.
+    fn touch_content(&mut self, nr: InodeNr) {
+        let now = self.device.position();
+        for promise in &mut self.promises {
+            if promise.nr == nr {
+                promise.ends = promise.ends.min(now);
+            }
+        }
+    }
+
+    fn create(&mut self) {
+        let path = self.name();
+        if self.files.contains_key(&path) {
+            return;
+        }
+        self.touch_path(&path);
+        match self.fs.mknod(self.dirs[path.0], path.1.as_bytes(), 0o100_644, 0, 0, &ROOT) {
+            Ok(attr) => {
+                self.touch_content(attr.nr);
+                let byte = self.next_byte;
+                self.next_byte = self.next_byte % 250 + 1;
+                self.objects.push(File { nr: attr.nr, byte, content: Vec::new() });
+                self.files.insert(path, self.objects.len() - 1);
+                self.write_to(self.objects.len() - 1);
+            }
+            Err(error) => assert_eq!(error.errno(), libc::ENOSPC, "{error}"),
+        }
+    }
+
+    fn write(&mut self) {
+        if let Some((_, id)) = self.any_file() {
+            self.write_to(id);
+        }
+    }
+
+    fn write_to(&mut self, id: usize) {
+        let big = self.random.below(6) == 0;
+        let len = 1 + self.random.below(if big { 200_000 } else { 9000 }) as usize;
+        let size = self.objects[id].content.len() as u64;
+        let at = if self.random.below(2) == 0 { size } else { self.random.below(size + 5000) } as usize;
+        let File { nr, byte, .. } = self.objects[id];
+        self.touch_content(nr);
+        match self.fs.write(nr, at as u64, &vec![byte; len], &ROOT, false) {
+            Ok(written) => {
+                let content = &mut self.objects[id].content;
+                let end = at + written as usize;
+                if content.len() < end {
+                    content.resize(end, 0);
+                }
+                content[at..end].fill(byte);
+            }
+            Err(error) => assert_eq!(error.errno(), libc::ENOSPC, "{error}"),
+        }
+    }
+
+    fn truncate(&mut self) {
+        let Some((_, id)) = self.any_file() else { return };
+        let size = self.random.below(2 * self.objects[id].content.len() as u64 + 1);
+        let nr = self.objects[id].nr;
+        self.touch_content(nr);
+        self.fs.truncate(nr, size).unwrap();
+        self.objects[id].content.resize(size as usize, 0);
+    }
+
+    fn rename(&mut self) {
+        let Some((from, id)) = self.any_file() else { return };
+        let to = self.name();
+        self.touch_path(&from);
+        self.touch_path(&to);
+        if let Some(other) = self.files.get(&to) {
+            let nr = self.objects[*other].nr;
+            if nr == self.objects[id].nr {
+                return;
+            }
+            self.touch_content(nr);
+        }
+        let (a, b) = (self.dirs[from.0], self.dirs[to.0]);
+        let flags = RenameFlags::empty();
+        match self.fs.rename(a, from.1.as_bytes(), b, to.1.as_bytes(), flags, &ROOT) {
+            Ok(()) => {
+                self.files.remove(&from);
+                self.files.insert(to, id);
+            }
+            Err(error) => assert_eq!(error.errno(), libc::ENOSPC, "{error}"),
+        }
+    }
+
+    fn unlink(&mut self) {
+        let Some((path, id)) = self.any_file() else { return };
+        self.touch_path(&path);
+        self.touch_content(self.objects[id].nr);
+        self.fs.unlink(self.dirs[path.0], path.1.as_bytes()).unwrap();
+        self.files.remove(&path);
+    }
+
+    fn link(&mut self) {
+        let Some((_, id)) = self.any_file() else { return };
+        let to = self.name();
+        if self.files.contains_key(&to) {
+            return;
+        }
+        self.touch_path(&to);
+        match self.fs.link(self.objects[id].nr, self.dirs[to.0], to.1.as_bytes()) {
+            Ok(_) => {
+                self.files.insert(to, id);
+            }
+            Err(error) => assert_eq!(error.errno(), libc::ENOSPC, "{error}"),
+        }
+    }
+
+    fn make_and_remove_directory(&mut self) {
+        let name = format!("dir-{}", self.random.below(4));
+        match self.fs.mkdir(InodeNr::ROOT, name.as_bytes(), 0o755, 0, &ROOT) {
+            Ok(_) => {}
+            Err(error) if error.is(libc::EEXIST) => self.fs.rmdir(InodeNr::ROOT, name.as_bytes()).unwrap(),
+            Err(error) => assert_eq!(error.errno(), libc::ENOSPC, "{error}"),
+        }
+    }
+
+    fn fsync(&mut self) {
+        let Some((path, id)) = self.any_file() else { return };
+        match self.fs.fsync(self.objects[id].nr, false, 0) {
+            Ok(()) => self.promise(path, id),
+            Err(error) => panic!("fsync: {error}"),
+        }
+    }
+
+    fn promise(&mut self, path: (usize, String), id: usize) {
+        let position = self.device.position();
+        let File { nr, content, .. } = self.objects[id].clone();
+        let (ends, path_ends) = (usize::MAX, usize::MAX);
+        self.promises.push(Promise { position, ends, nr, content, path, path_ends });
+    }
+
+    fn promise_all(&mut self) {
+        let files: Vec<_> = self.files.iter().map(|(path, id)| (path.clone(), *id)).collect();
+        for (path, id) in files {
+            self.promise(path, id);
+        }
+    }
+
+    /// Compares a recovered file system with the promises that hold when the power is cut at `position`.
+    pub fn compare(&self, fs: &Fs, position: usize) {
+        for promise in self.promises.iter().filter(|p| p.position <= position) {
+            let what = || format!("cut at {position}: {:?} of {:?}", promise.path, promise.nr);
+            if position <= promise.path_ends {
+                let dir = self.dirs[promise.path.0];
+                let found = fs.lookup(dir, promise.path.1.as_bytes());
+                let found = found.unwrap_or_else(|e| panic!("{}: {e}", what()));
+                assert_eq!(found.nr, promise.nr, "{}", what());
+            }
+            if position <= promise.ends {
+                let len = promise.content.len() as u32 + 1;
+                let content = fs.read(promise.nr, 0, len).unwrap_or_else(|e| panic!("{}: {e}", what()));
+                assert_eq!(content.len(), promise.content.len(), "{}: size", what());
+                let wrong = content.iter().zip(&promise.content).position(|(a, b)| a != b);
+                assert_eq!(wrong, None, "{}: content differs", what());
+            }
+        }
+        for dir in &self.dirs {
+            self.no_stale_bytes(fs, *dir, position);
+        }
+    }
+
+    /// A file holds zeroes and bytes of one writer only.
+    fn no_stale_bytes(&self, fs: &Fs, dir: InodeNr, position: usize) {
+        let Ok(_) = fs.getattr(dir) else { return };
+        let mut entries = Vec::new();
+        fs.readdir(dir, 0, &mut |entry| {
+            entries.push((entry.nr, entry.name.to_vec()));
+            true
+        })
+        .unwrap_or_else(|e| panic!("cut at {position}: readdir: {e}"));
+        for (nr, name) in entries {
+            let attr = fs.getattr(nr).unwrap_or_else(|e| panic!("cut at {position}: {name:?}: {e}"));
+            if attr.mode & 0o170_000 != 0o100_000 {
+                continue;
+            }
+            let content = fs.read(nr, 0, attr.size.min(1 << 24) as u32).unwrap();
+            let first = content.iter().find(|b| **b != 0).copied().unwrap_or(0);
+            let stale = content.iter().position(|b| *b != 0 && *b != first);
+            assert_eq!(stale, None, "cut at {position}: {:?} shows bytes of another file", name);
+        }
+    }
+}
