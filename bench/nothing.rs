@@ -358,6 +358,7 @@ impl Operations for Nothing {
         to: InodeNr,
         to_offset: u64,
         len: u64,
+        _caller: &Caller,
     ) -> Result<u64> {
         let data = self.read(from, from_offset, len.min(1 << 20) as u32)?;
         let caller = Caller { uid: 0, gid: 0, pid: 0 };

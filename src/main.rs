@@ -1,2 +1,5 @@
 //! The journalfs binary.
-fn main() {}
+mod cli;
+fn main() -> std::process::ExitCode {
+    cli::run(std::env::args_os())
+}

@@ -107,32 +107,15 @@ impl<O: Operations> Front<O> {
         }
     }
 
-    /// Answers at once, or with `dirsync` when the change of `parent` is durable.
-    fn on_change<R: Fail, T: Send + 'static>(
+    /// Answers a change of a directory: with `sync` and `dirsync` it waits until it is durable.
+    fn on_change<R: Fail, T>(
         &self,
-        req: &Request,
-        parent: INodeNo,
         reply: R,
-        work: impl FnOnce(&Service<O>) -> Result<T>,
+        work: impl FnOnce(&Service<O>) -> Result<T> + Send + 'static,
         send: impl FnOnce(R, T) + Send + 'static,
     ) {
-        if !self.options().dirsync {
-            answer(reply, || work(&self.service), send);
-            return;
-        }
-        let (service, workers, pid) = (self.service.clone(), self.workers.clone(), req.pid());
-        answer(
-            reply,
-            || work(&self.service),
-            move |reply, value| {
-                workers.submit(Box::new(move || {
-                    let done = Box::new(move |result: Result<()>| {
-                        answer(reply, || result, |reply, ()| send(reply, value));
-                    });
-                    service.fsync_then(parent.0, false, pid, done);
-                }));
-            },
-        );
+        let waits = self.options().dirsync || self.options().sync;
+        self.on(Lane::of(waits), reply, work, send);
     }
 
     /// How an entry is sent, with how long it stays right.
@@ -241,31 +224,34 @@ impl<O: Operations> fuser::Filesystem for Front<O> {
         rdev: u32,
         reply: ReplyEntry,
     ) {
-        let make =
-            |service: &Service<O>| service.mknod(parent.0, name.as_bytes(), mode, rdev, umask, &caller(req));
-        self.on_change(req, parent, reply, make, self.send_entry());
+        let (name, caller) = (name.as_bytes().to_vec(), caller(req));
+        let make = move |service: &Service<O>| service.mknod(parent.0, &name, mode, rdev, umask, &caller);
+        self.on_change(reply, make, self.send_entry());
     }
 
     fn mkdir(&self, req: &Request, parent: INodeNo, name: &OsStr, mode: u32, umask: u32, reply: ReplyEntry) {
-        let make = |service: &Service<O>| service.mkdir(parent.0, name.as_bytes(), mode, umask, &caller(req));
-        self.on_change(req, parent, reply, make, self.send_entry());
+        let (name, caller) = (name.as_bytes().to_vec(), caller(req));
+        let make = move |service: &Service<O>| service.mkdir(parent.0, &name, mode, umask, &caller);
+        self.on_change(reply, make, self.send_entry());
     }
 
-    fn unlink(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let remove = |service: &Service<O>| service.unlink(parent.0, name.as_bytes());
-        self.on_change(req, parent, reply, remove, |reply, ()| reply.ok());
+    fn unlink(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let name = name.as_bytes().to_vec();
+        let remove = move |service: &Service<O>| service.unlink(parent.0, &name);
+        self.on_change(reply, remove, |reply, ()| reply.ok());
     }
 
-    fn rmdir(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let remove = |service: &Service<O>| service.rmdir(parent.0, name.as_bytes());
-        self.on_change(req, parent, reply, remove, |reply, ()| reply.ok());
+    fn rmdir(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let name = name.as_bytes().to_vec();
+        let remove = move |service: &Service<O>| service.rmdir(parent.0, &name);
+        self.on_change(reply, remove, |reply, ()| reply.ok());
     }
 
     fn symlink(&self, req: &Request, parent: INodeNo, link_name: &OsStr, target: &Path, reply: ReplyEntry) {
-        let make = |service: &Service<O>| {
-            service.symlink(parent.0, link_name.as_bytes(), target.as_os_str().as_bytes(), &caller(req))
-        };
-        self.on_change(req, parent, reply, make, self.send_entry());
+        let (name, caller) = (link_name.as_bytes().to_vec(), caller(req));
+        let target = target.as_os_str().as_bytes().to_vec();
+        let make = move |service: &Service<O>| service.symlink(parent.0, &name, &target, &caller);
+        self.on_change(reply, make, self.send_entry());
     }
 
     fn rename(
@@ -278,16 +264,17 @@ impl<O: Operations> fuser::Filesystem for Front<O> {
         flags: RenameFlags,
         reply: ReplyEmpty,
     ) {
-        let (name, newname) = (name.as_bytes(), newname.as_bytes());
-        let rename = |service: &Service<O>| {
-            service.rename(parent.0, name, newparent.0, newname, flags.bits(), &caller(req))
+        let (name, newname, caller) = (name.as_bytes().to_vec(), newname.as_bytes().to_vec(), caller(req));
+        let rename = move |service: &Service<O>| {
+            service.rename(parent.0, &name, newparent.0, &newname, flags.bits(), &caller)
         };
-        self.on_change(req, newparent, reply, rename, |reply, ()| reply.ok());
+        self.on_change(reply, rename, |reply, ()| reply.ok());
     }
 
-    fn link(&self, req: &Request, ino: INodeNo, newparent: INodeNo, newname: &OsStr, reply: ReplyEntry) {
-        let link = |service: &Service<O>| service.link(ino.0, newparent.0, newname.as_bytes());
-        self.on_change(req, newparent, reply, link, self.send_entry());
+    fn link(&self, _req: &Request, ino: INodeNo, newparent: INodeNo, newname: &OsStr, reply: ReplyEntry) {
+        let newname = newname.as_bytes().to_vec();
+        let link = move |service: &Service<O>| service.link(ino.0, newparent.0, &newname);
+        self.on_change(reply, link, self.send_entry());
     }
 
     fn open(&self, req: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
@@ -501,10 +488,9 @@ impl<O: Operations> fuser::Filesystem for Front<O> {
         reply: ReplyCreate,
     ) {
         let timeout = self.options().attr_timeout.min(self.options().entry_timeout);
-        let create = |service: &Service<O>| {
-            service.create(parent.0, name.as_bytes(), mode, umask, flags, &caller(req))
-        };
-        self.on_change(req, parent, reply, create, move |reply, attr: Attr| match entry(&attr) {
+        let (name, caller) = (name.as_bytes().to_vec(), caller(req));
+        let create = move |service: &Service<O>| service.create(parent.0, &name, mode, umask, flags, &caller);
+        self.on_change(reply, create, move |reply, attr: Attr| match entry(&attr) {
             Ok(file_attr) => reply.created(
                 &timeout,
                 &file_attr,
@@ -565,7 +551,7 @@ impl<O: Operations> fuser::Filesystem for Front<O> {
 
     fn copy_file_range(
         &self,
-        _req: &Request,
+        req: &Request,
         ino_in: INodeNo,
         _fh_in: FileHandle,
         offset_in: u64,
@@ -576,8 +562,10 @@ impl<O: Operations> fuser::Filesystem for Front<O> {
         _flags: CopyFileRangeFlags,
         reply: ReplyWrite,
     ) {
-        let copy =
-            move |service: &Service<O>| service.copy_range(ino_in.0, offset_in, ino_out.0, offset_out, len);
+        let caller = caller(req);
+        let copy = move |service: &Service<O>| {
+            service.copy_range(ino_in.0, offset_in, ino_out.0, offset_out, len, &caller)
+        };
         self.on(Lane::Worker, reply, copy, ReplyWrite::written);
     }
 }

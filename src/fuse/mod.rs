@@ -6,6 +6,7 @@
 pub mod control;
 mod convert;
 mod front;
+mod fs;
 pub mod inherited;
 mod init;
 mod ioctl;
@@ -56,6 +57,7 @@ fn serve_connection<O: Operations>(
     options: &FuseOptions,
     ready: impl FnOnce(),
 ) -> Result<()> {
+    fs.mounted();
     let service = Arc::new(Service::new(fs, options.clone()));
     let workers = Arc::new(Workers::new(options.workers));
     let front = Front::new(service.clone(), workers.clone());

@@ -14,6 +14,8 @@ pub trait Operations: Send + Sync + 'static {
     /// What [`Operations::read`] returns.
     type Data: AsRef<[u8]> + Send;
 
+    /// Called once the kernel has accepted the mount: from now on it keeps inodes, and says when it forgets one.
+    fn mounted(&self) {}
     /// The inode that `name` leads to.
     fn lookup(&self, parent: InodeNr, name: &[u8]) -> Result<Attr>;
     /// The attributes.
@@ -78,6 +80,7 @@ pub trait Operations: Send + Sync + 'static {
         to: InodeNr,
         to_offset: u64,
         len: u64,
+        caller: &Caller,
     ) -> Result<u64>;
     /// An extended attribute's value.
     fn getxattr(&self, nr: InodeNr, name: &[u8]) -> Result<Vec<u8>>;

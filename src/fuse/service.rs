@@ -23,7 +23,7 @@ pub(super) enum Lane {
 }
 
 impl Lane {
-    fn of(may_wait: bool) -> Self {
+    pub(super) fn of(may_wait: bool) -> Self {
         if may_wait {
             Self::Worker
         } else {
@@ -449,9 +449,11 @@ impl<O: Operations> Service<O> {
         to: u64,
         to_offset: u64,
         len: u64,
+        caller: &Caller,
     ) -> Result<u32> {
         let len = len.min(1 << 30);
-        let copied = self.ops.copy_range(inode_of(from)?, from_offset, inode_of(to)?, to_offset, len)?;
+        let copied =
+            self.ops.copy_range(inode_of(from)?, from_offset, inode_of(to)?, to_offset, len, caller)?;
         u32::try_from(copied).map_err(|_| Error::Overflow)
     }
 
