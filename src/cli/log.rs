@@ -23,7 +23,7 @@ pub(super) fn start(daemon: bool, debug: bool, verbose: u8) -> Result<()> {
     let syslog = daemon.then(|| Syslog::new(c"journalfs", Options::LOG_PID, Facility::Daemon)).flatten();
     match syslog {
         Some(syslog) => {
-            subscriber.with_ansi(false).without_time().with_level(false).with_writer(syslog).init()
+            subscriber.with_ansi(false).without_time().with_level(false).with_writer(syslog).init();
         }
         None => subscriber.with_ansi(std::io::stderr().is_terminal()).with_writer(std::io::stderr).init(),
     }

@@ -4,6 +4,7 @@ use super::StatsArgs;
 use journalfs::{Error, Result};
 use serde_json::Value;
 use std::collections::BTreeMap;
+use std::fmt::Write as _;
 use std::io::{self, Write};
 use std::time::Duration;
 
@@ -56,7 +57,12 @@ fn flatten(stats: &Value) -> BTreeMap<String, Value> {
 
 fn table(leaves: &BTreeMap<String, Value>) -> String {
     let width = leaves.keys().map(String::len).max().unwrap_or(0);
-    leaves.iter().map(|(name, value)| format!("{name:width$}  {}\n", shown(value))).collect()
+    let mut table = String::new();
+    for (name, value) in leaves {
+        // Writing to a string does not fail.
+        let _ = writeln!(table, "{name:width$}  {}", shown(value));
+    }
+    table
 }
 
 fn shown(value: &Value) -> String {
