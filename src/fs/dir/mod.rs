@@ -21,6 +21,8 @@ mod insert;
 mod lookup;
 mod read;
 mod split;
+#[cfg(test)]
+mod tests;
 
 use crate::cache::Handle;
 use crate::format::features::{Compat, Incompat};

@@ -373,14 +373,14 @@ fn a_listing_under_way_neither_loses_nor_repeats() {
             seen.extend(found.into_iter().map(|(name, _)| name));
             cookie = next;
             // Every odd entry stays; even ones go, and many new ones make leaves split.
-            for i in 0..30 {
+            for i in 0..if round < 30 { 30 } else { 0 } {
                 dir.insert(&name_of(1000 + round * 30 + i));
             }
             if round < count / 2 {
                 dir.remove(&name_of(round * 2));
             }
             round += 1;
-            assert!(round < 5000, "{options}: a listing without end");
+            assert!(round < 2000, "{options}: a listing without end");
         }
         let set: BTreeSet<_> = seen.iter().collect();
         assert_eq!(set.len(), seen.len(), "{options}: an entry was listed twice");

@@ -10,6 +10,8 @@ mod create;
 mod link;
 mod remove;
 mod rename;
+#[cfg(test)]
+mod tests;
 
 use super::attr::Attr;
 use super::dir::{Dir, DirEntry, DirMut, Found};

@@ -96,6 +96,12 @@ impl Fs {
                 return Err(if exchange { Error::Invalid } else { Error::NotEmpty });
             }
         }
+        // In a sound tree neither can be one of the directories, which are locked already.
+        for inode in std::iter::once(&source).chain(&victim) {
+            if inode.nr == parent || inode.nr == new_parent {
+                return self.noting(Err(Self::corrupt_inode(inode.nr, "the directory is in itself")));
+            }
+        }
         let (source_state, victim_state) = match &victim {
             Some(victim) => {
                 let (a, b) = self.lock_two(&source, victim);
