@@ -40,6 +40,8 @@ mod seek;
 mod setattr;
 mod statfs;
 mod sync;
+#[cfg(test)]
+mod testing;
 mod truncate;
 mod writeback;
 mod xattr_ops;

@@ -129,17 +129,17 @@ impl Allocator {
     }
 
     /// The group for a directory under the root: in the flex group with the fewest directories among those that have
-    /// at least the average of free inodes and blocks.
+    /// not much less than the average of free inodes and blocks.
     fn spread(&self, home: GroupNr) -> GroupNr {
         let flexes = self.flex_count();
-        let average_inodes = self.free_inodes() / flexes;
-        let average_blocks = self.free_blocks() / flexes;
+        let least_inodes = (self.free_inodes() / flexes * 3 / 4).max(1);
+        let least_blocks = self.free_blocks() / flexes * 3 / 4;
         // Equal ones are taken in turn: the start moves with the number of directories there are.
         let turn = self.directories.load(Ordering::Relaxed).unsigned_abs() % flexes;
         let candidates = (0..flexes).map(|i| (turn + i) % flexes);
         let best = candidates
             .map(|flex| (flex, self.sum(flex)))
-            .filter(|(_, sum)| sum.inodes > 0 && sum.inodes >= average_inodes && sum.blocks >= average_blocks)
+            .filter(|(_, sum)| sum.inodes >= least_inodes && sum.blocks >= least_blocks)
             .min_by_key(|(_, sum)| sum.directories);
         match best {
             Some((flex, _)) => self.first_in(flex).unwrap_or(home),

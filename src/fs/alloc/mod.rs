@@ -14,6 +14,8 @@ mod blocks;
 mod inodes;
 mod ranges;
 mod search;
+#[cfg(test)]
+mod tests;
 mod trim;
 pub(crate) mod zones;
 

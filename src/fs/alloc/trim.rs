@@ -16,10 +16,10 @@ impl Allocator {
     /// Must be the last step of its handle, as [`reserve`](Self::reserve). `None`: nothing more in `range`.
     /// Looks at one group per call: an empty answer for a group is a run of length 0 at its end.
     pub fn trim_next(&self, h: &mut Handle<'_>, range: BlockRange, least: u32) -> Result<Option<BlockRange>> {
-        let Some((group, bits, part)) = self.by_group(range).next() else { return Ok(None) };
-        if !self.geometry.holds_blocks(part.start, u64::from(part.len)) {
-            return Ok(None);
-        }
+        let start = range.start.max(self.geometry.first_data_block);
+        let end = range.end().0.min(self.geometry.blocks_count);
+        let rest = BlockRange::new(start, end.saturating_sub(start.0) as u32);
+        let Some((group, bits, part)) = self.by_group(rest).next() else { return Ok(None) };
         let nothing = Some(BlockRange::new(part.end(), 0));
         // A small file system keeps half of its space for those who write meanwhile.
         let most = (self.space().free / 2).min(u64::from(TRIM_BLOCKS_MAX)) as u32;

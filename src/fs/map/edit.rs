@@ -5,7 +5,7 @@
 //! block, as e2fsck demands.
 
 use super::extents::{Checker, ALL};
-use super::{free_data, Removal};
+use super::{free_data, Budget, Removal};
 use crate::cache::Handle;
 use crate::device::Block;
 use crate::error::{Error, Place, Result};
@@ -170,12 +170,11 @@ impl<'a, 'h> Editor<'a, 'h> {
     }
 
     /// See [`super::remove`].
-    pub(super) fn remove(&mut self, blocks: Range<u64>, stop_at: u32) -> Result<Removal> {
+    pub(super) fn remove(&mut self, blocks: Range<u64>, budget: &mut Budget) -> Result<Removal> {
         let mut end = blocks.end;
         let mut freed = 0;
-        let mut first = true;
         while end > blocks.start {
-            if !first && self.h.blocks_changed() >= stop_at {
+            if budget.is_spent(self.h) {
                 self.collapse()?;
                 return Ok(Removal { freed, rest: Some(blocks.start..end) });
             }
@@ -191,9 +190,8 @@ impl<'a, 'h> Editor<'a, 'h> {
             if extent.end() <= blocks.start {
                 break;
             }
-            end = self.remove_in(&mut leaf, blocks.start..end, stop_at, &mut freed)?;
+            end = self.remove_in(&mut leaf, blocks.start..end, budget, &mut freed)?;
             self.store(path, leaf)?;
-            first = false;
         }
         self.collapse()?;
         Ok(Removal { freed, rest: None })
@@ -205,7 +203,7 @@ impl<'a, 'h> Editor<'a, 'h> {
         &mut self,
         leaf: &mut Level,
         blocks: Range<u64>,
-        stop_at: u32,
+        budget: &mut Budget,
         freed: &mut u64,
     ) -> Result<u64> {
         let mut end = blocks.end;
@@ -227,6 +225,7 @@ impl<'a, 'h> Editor<'a, 'h> {
             }
             free_data(self.allocator, self.h, self.raw, BlockRange::new(part.physical, part.len))?;
             *freed += u64::from(part.len);
+            budget.pieces += 1;
             end = u64::from(part.block.0);
             let mut pieces = vec![extent.part(0..end), extent.part(part.end()..ALL.end)];
             pieces.retain(|piece| piece.len > 0);
@@ -234,7 +233,7 @@ impl<'a, 'h> Editor<'a, 'h> {
                 leaf.at = index;
             }
             leaf.node.entries.splice(index..=index, pieces);
-            if self.h.blocks_changed() >= stop_at || leaf.node.entries.len() > usize::from(leaf.node.max) {
+            if budget.is_spent(self.h) || leaf.node.entries.len() > usize::from(leaf.node.max) {
                 break;
             }
         }

@@ -1,6 +1,6 @@
 //! The classic block map: reading and changing it.
 
-use super::{free_data, Mapping, Removal};
+use super::{free_data, Budget, Mapping, Removal};
 use crate::cache::{Handle, ReadBlock};
 use crate::device::Block;
 use crate::error::{Error, Place, Result};
@@ -187,14 +187,13 @@ pub(super) fn remove(
     nr: InodeNr,
     raw: &mut RawInode,
     blocks: Range<u64>,
-    stop_at: u32,
+    budget: &mut Budget,
 ) -> Result<Removal> {
     let geometry = allocator.geometry();
     let mut end = blocks.end;
     let mut freed = 0;
-    let mut first = true;
     while end > blocks.start {
-        if !first && h.blocks_changed() >= stop_at {
+        if budget.is_spent(h) {
             return Ok(Removal { freed, rest: Some(blocks.start..end) });
         }
         let last = FileBlock((end - 1) as u32);
@@ -207,16 +206,15 @@ pub(super) fn remove(
             Walk::Leaf(leaf) => leaf,
             Walk::Hole(depth) => {
                 end = path.first_under(last, depth, geometry.block_bytes).min(end - 1);
-                first &= prune(allocator, h, raw, &path, &above)? == 0;
+                budget.pieces += prune(allocator, h, raw, &path, &above)?;
                 continue;
             }
         };
         let leaf_start = u64::from(last.0).saturating_sub(u64::from(leaf.index));
         let from = blocks.start.max(leaf_start);
         let wanted = (from - leaf_start) as u32..leaf.index + 1;
-        let cleared = remove_in(allocator, h, nr, raw, &leaf, wanted, stop_at, &mut freed)?;
+        let cleared = remove_in(allocator, h, nr, raw, &leaf, wanted, budget, &mut freed)?;
         end = leaf_start + u64::from(cleared.start);
-        first &= cleared.is_empty();
         if !cleared.is_empty() {
             let bytes: &mut [u8] = match above.last() {
                 Some(block) => h.modify(*block)?,
@@ -226,7 +224,7 @@ pub(super) fn remove(
                 set_pointer(bytes, index, None);
             }
         }
-        first &= prune(allocator, h, raw, &path, &above)? == 0;
+        budget.pieces += prune(allocator, h, raw, &path, &above)?;
     }
     Ok(Removal { freed, rest: None })
 }
@@ -240,7 +238,7 @@ fn remove_in(
     raw: &mut RawInode,
     leaf: &Leaf,
     wanted: Range<u32>,
-    stop_at: u32,
+    budget: &mut Budget,
     freed: &mut u64,
 ) -> Result<Range<u32>> {
     let geometry = allocator.geometry();
@@ -251,7 +249,7 @@ fn remove_in(
             at -= 1;
             continue;
         };
-        if any && h.blocks_changed() >= stop_at {
+        if any && budget.is_spent(h) {
             break;
         }
         checked(geometry, nr, last)?;
@@ -270,6 +268,7 @@ fn remove_in(
         *freed += u64::from(len);
         at -= len;
         any = true;
+        budget.pieces += 1;
     }
     Ok(if any { at..wanted.end } else { at..at })
 }

@@ -12,11 +12,12 @@ mod size;
 #[cfg(test)]
 mod tests;
 
-pub use size::{blocks_max, insert_credits, metadata_blocks_max, remove_credits};
+pub use size::{blocks_max, insert_credits, max_size, metadata_blocks_max, remove_credits};
 
 use super::alloc::Allocator;
 use crate::cache::{Handle, ReadBlock};
 use crate::error::{Error, Place, Result};
+use crate::format::extent::{Node, ROOT_BYTES};
 use crate::format::geometry::Geometry;
 use crate::format::inode::RawInode;
 use crate::units::{BlockNr, BlockRange, FileBlock, GroupNr, InodeNr};
@@ -46,6 +47,14 @@ impl Mapping {
     /// Whether there is data: blocks that have been written.
     pub fn is_data(&self) -> bool {
         self.physical.is_some() && !self.unwritten
+    }
+}
+
+/// Makes `i_block` an empty map, of extents if the inode's flags say so.
+pub fn init(raw: &mut RawInode) {
+    raw.block = [0; ROOT_BYTES];
+    if raw.has_extents() {
+        Node::empty(ROOT_BYTES, 0).encode(&mut raw.block);
     }
 }
 
@@ -131,8 +140,8 @@ pub struct Removal {
     pub rest: Option<Range<u64>>,
 }
 
-/// Frees what is allocated in `blocks` (to the file's end: up to `1 << 32`), from the last on, until `budget` metadata
-/// blocks have changed: call it again, in another handle, with what is left. The blocks are forgotten by the
+/// Frees what is allocated in `blocks` (to the file's end: up to `1 << 32`), from the last on, until about `budget` metadata
+/// blocks have changed or 8 times as many runs of blocks are freed: call it again, in another handle, with what is left. The blocks are forgotten by the
 /// journal (rule J7) and come back when the transaction is durable (rule J9).
 pub fn remove(
     allocator: &Allocator,
@@ -146,11 +155,31 @@ pub fn remove(
     if blocks.is_empty() {
         return Ok(Removal { freed: 0, rest: None });
     }
-    let stop_at = h.blocks_changed().saturating_add(budget);
+    let mut budget = Budget { stop_at: h.blocks_changed().saturating_add(budget), pieces: 0 };
     if raw.has_extents() {
-        edit::Editor::new(allocator, h, nr, raw).remove(blocks, stop_at)
+        edit::Editor::new(allocator, h, nr, raw).remove(blocks, &mut budget)
     } else {
-        indirect::remove(allocator, h, nr, raw, blocks, stop_at)
+        indirect::remove(allocator, h, nr, raw, blocks, &mut budget)
+    }
+}
+
+/// What one call of [`remove`] may do.
+struct Budget {
+    /// How many blocks the handle may have changed.
+    stop_at: u32,
+    /// Runs of blocks freed so far.
+    pieces: u32,
+}
+
+impl Budget {
+    /// Freed runs that count as one changed block: they take time, and what is freed of the map itself is no
+    /// longer among the handle's changed blocks but may need a revoke record.
+    const PIECES_PER_BLOCK: u32 = 8;
+
+    /// Whether it is used up. It never is before the first run is freed, so that every call gets on.
+    fn is_spent(&self, h: &Handle<'_>) -> bool {
+        let changed = h.blocks_changed().saturating_add(self.pieces / Self::PIECES_PER_BLOCK);
+        self.pieces > 0 && changed >= self.stop_at
     }
 }
 
