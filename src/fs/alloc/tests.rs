@@ -3,7 +3,6 @@
 use super::*;
 use crate::cache::Handle;
 use crate::device::Device;
-use crate::format::inode::InodeFlags;
 use crate::format::RawInode;
 use crate::fs::testing::Image;
 use crate::fs::{inode_table, map};
@@ -155,8 +154,7 @@ fn make_file(image: &Image, h: &mut Handle<'_>, parent: InodeNr, is_dir: bool) -
     let nr = image.allocator.allocate_inode(h, parent, is_dir)?;
     let mut raw = RawInode { mode: 0o100_644, links: 1, generation: 5, ..RawInode::default() };
     raw.extra_isize = image.geometry.want_extra_isize;
-    raw.flags.insert(InodeFlags::EXTENTS);
-    map::init(&mut raw);
+    map::init(&image.geometry, &mut raw);
     inode_table::create(h, &image.geometry, nr, &raw)?;
     Ok(nr)
 }

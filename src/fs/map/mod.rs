@@ -18,8 +18,9 @@ use super::alloc::Allocator;
 use crate::cache::{Handle, ReadBlock};
 use crate::error::{Error, Place, Result};
 use crate::format::extent::{Node, ROOT_BYTES};
+use crate::format::features::Incompat;
 use crate::format::geometry::Geometry;
-use crate::format::inode::RawInode;
+use crate::format::inode::{InodeFlags, RawInode};
 use crate::units::{BlockNr, BlockRange, FileBlock, GroupNr, InodeNr};
 use std::ops::Range;
 
@@ -50,10 +51,12 @@ impl Mapping {
     }
 }
 
-/// Makes `i_block` an empty map, of extents if the inode's flags say so.
-pub fn init(raw: &mut RawInode) {
+/// Gives a new inode an empty map: of extents where the file system has them.
+pub fn init(geometry: &Geometry, raw: &mut RawInode) {
     raw.block = [0; ROOT_BYTES];
-    if raw.has_extents() {
+    let extents = geometry.features.incompat.contains(Incompat::EXTENT);
+    raw.flags.set(InodeFlags::EXTENTS, extents);
+    if extents {
         Node::empty(ROOT_BYTES, 0).encode(&mut raw.block);
     }
 }
@@ -269,16 +272,4 @@ fn seek(
     }
     // What the map can't address is a hole.
     Ok(Some(at).filter(|at| !data && *at < blocks.end))
-}
-
-/// Gives a new inode an empty map.
-pub fn init(geometry: &Geometry, raw: &mut RawInode) {
-    use crate::format::features::Incompat;
-    use crate::format::inode::InodeFlags;
-    raw.block = [0; 60];
-    if geometry.features.incompat.contains(Incompat::EXTENT) {
-        raw.flags |= InodeFlags::EXTENTS;
-        raw.block[..2].copy_from_slice(&0xf30a_u16.to_le_bytes());
-        raw.block[4..6].copy_from_slice(&4_u16.to_le_bytes());
-    }
 }
