@@ -229,11 +229,14 @@ impl BlockCache {
 
     /// Reads data (not metadata) blocks from the device, with the journal's newer copies on top.
     pub fn read_data(&self, range: BlockRange, buf: &mut [u8]) -> Result<()> {
+        // Before the device is read: a block that goes home and leaves the journal in between was not yet home
+        // when the device was read.
+        let newer = self.journal.newest_in(range);
         let offset = range.start.0.saturating_mul(self.block_bytes as u64);
         self.device
             .read_at(offset, buf)
             .map_err(|source| Error::io(format!("reading data at block {}", range.start), source))?;
-        for (nr, block) in self.journal.newest_in(range) {
+        for (nr, block) in newer {
             let at = (nr.0 - range.start.0) as usize * self.block_bytes as usize;
             if let Some(to) = buf.get_mut(at..at + self.block_bytes as usize) {
                 to.copy_from_slice(&block);

@@ -15,26 +15,39 @@ use std::sync::Arc;
 /// Blocks per batch: how much is written between looks at whether a block was freed meanwhile.
 const BATCH_BLOCKS: usize = 256;
 
+/// What becomes of durable blocks that the running transaction revokes.
+#[derive(Copy, Clone, PartialEq, Eq)]
+pub(super) enum Revoked {
+    /// They stay, and hold the tail until the revoke is durable: most need never be written.
+    Kept,
+    /// They go home too. That is right, since nobody can have got them before the revoke is durable (rule J9).
+    Written,
+}
+
 impl Journal {
     /// Writes every durable block home and moves the log's tail as far as that allows.
     pub fn checkpoint(&self) -> Result<()> {
+        self.checkpoint_with(Revoked::Kept)
+    }
+
+    pub(super) fn checkpoint_with(&self, revoked: Revoked) -> Result<()> {
         let Some(log) = &self.log else { return Ok(()) };
         let _one_at_a_time = self.checkpoint_lock.lock();
         if self.is_aborted() {
             return Err(Error::Posix(libc::EIO));
         }
-        let result = self.checkpoint_round(log);
+        let result = self.checkpoint_round(log, revoked == Revoked::Written);
         if result.is_err() {
             self.abort();
         }
         result
     }
 
-    fn checkpoint_round(&self, log: &Log) -> Result<()> {
-        let wanted = self.records.read().to_checkpoint();
+    fn checkpoint_round(&self, log: &Log, revoked: bool) -> Result<()> {
+        let wanted = self.records.read().to_checkpoint(revoked);
         let mut written = Vec::with_capacity(wanted.len());
         for batch in wanted.chunks(BATCH_BLOCKS) {
-            self.write_batch(batch, &mut written)?;
+            self.write_batch(batch, revoked, &mut written)?;
         }
         if !written.is_empty() {
             self.clock.flush()?;
@@ -48,13 +61,18 @@ impl Journal {
 
     /// Writes the blocks of a batch that are still to go home. They are on record as going home before
     /// they are looked up, so that an in-place write that follows a free can wait for them.
-    fn write_batch(&self, batch: &[(BlockNr, Tid)], written: &mut Vec<(BlockNr, Tid)>) -> Result<()> {
+    fn write_batch(
+        &self,
+        batch: &[(BlockNr, Tid)],
+        revoked: bool,
+        written: &mut Vec<(BlockNr, Tid)>,
+    ) -> Result<()> {
         self.going_home.lock().extend(batch.iter().map(|(nr, _)| *nr));
         let mut blocks = Vec::with_capacity(batch.len());
         {
             let records = self.records.read();
             for (nr, tid) in batch {
-                if let Some(block) = records.checkpoint_data(*nr, *tid) {
+                if let Some(block) = records.checkpoint_data(*nr, *tid, revoked) {
                     blocks.push((*nr, block));
                     written.push((*nr, *tid));
                 }

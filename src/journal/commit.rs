@@ -7,6 +7,7 @@
 //!
 //! With `nojournal_async_commit` the commit block goes out alone, behind a flush of the rest.
 
+use super::checkpoint::Revoked;
 use super::engine::{Journal, Log};
 use super::log::Span;
 use super::stats::Stats;
@@ -16,6 +17,7 @@ use crate::error::{Error, Result};
 use crate::format::checksum::crc32_be;
 use crate::format::jbd2::{self, needs_escape, CommitBlock, DescriptorBuilder, LogChecksum, RevokeBuilder};
 use parking_lot::MutexGuard;
+use std::sync::atomic::Ordering;
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
@@ -36,7 +38,8 @@ impl Journal {
             return Err(Error::Posix(libc::EIO));
         }
         let began = Instant::now();
-        let Some(transaction) = self.freeze()? else { return Ok(false) };
+        // What can't be committed now never can be.
+        let Some(transaction) = self.freeze().inspect_err(|_| self.abort())? else { return Ok(false) };
         match self.write_transaction(&transaction) {
             Ok(span) => {
                 self.finish(transaction, span, began);
@@ -63,8 +66,9 @@ impl Journal {
                 if ring.free < need {
                     drop(ring);
                     drop(running);
-                    // Handles reserve what they use, so this is rare: a handle went beyond its credits.
-                    self.checkpoint()?;
+                    // Handles reserve what they use, so this is rare: one went beyond its credits, or revoked
+                    // much. Nothing but this commit can make those revokes durable, so they can't be waited for.
+                    self.checkpoint_with(Revoked::Written)?;
                     if log.ring.lock().free < need {
                         return Err(Error::io(
                             "a transaction that the log can't hold",
@@ -77,6 +81,7 @@ impl Journal {
                 ring.promised = need;
             }
             let next = running.tid.next();
+            self.running_tid.store(next.0, Ordering::Release);
             return Ok(Some(std::mem::replace(&mut *running, Transaction::new(next))));
         }
     }
@@ -154,11 +159,12 @@ impl Journal {
             ring.spans.push_back(span);
             checkpoint = ring.free < ring.len() / 2;
         }
-        *self.durable.lock() = tid;
-        self.stats.commit_time_us.add_us(began.elapsed());
+        // Before anybody can see that the transaction is durable: who waited for its frees tries again then.
         if let Some(observer) = self.observer.get() {
             observer.durable(&freed);
         }
+        *self.durable.lock() = tid;
+        self.stats.commit_time_us.add_us(began.elapsed());
         if checkpoint {
             self.want_checkpoint();
         }

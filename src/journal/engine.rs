@@ -14,7 +14,7 @@ use crate::format::jbd2::JournalSuperblock;
 use crate::units::{BlockNr, BlockRange, Tid};
 use parking_lot::{Condvar, Mutex, RwLock};
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Instant;
@@ -65,6 +65,8 @@ pub struct Journal {
     pub(super) log: Option<Log>,
     /// The update lock.
     pub(super) running: Mutex<Transaction>,
+    /// Its tid, for those who can't wait for the update lock; at least that of any handle published by now.
+    pub(super) running_tid: AtomicU32,
     pub(super) records: RwLock<Records>,
     pub(super) clock: FlushClock,
     /// Held by the leader: one commit at a time (rule J1).
@@ -111,6 +113,7 @@ impl Journal {
             block_bytes,
             log,
             running: Mutex::new(Transaction::new(first_tid)),
+            running_tid: AtomicU32::new(first_tid.0),
             records: RwLock::default(),
             commit_lock: Mutex::default(),
             checkpoint_lock: Mutex::default(),
@@ -243,7 +246,12 @@ impl Journal {
 
     /// The running transaction.
     pub fn running_tid(&self) -> Tid {
-        self.running.lock().tid
+        Tid(self.running_tid.load(Ordering::Acquire))
+    }
+
+    /// Whether the device is told to flush its cache (`barrier=`); it is unless this says otherwise.
+    pub fn set_barrier(&self, barrier: bool) {
+        self.clock.set_barrier(barrier);
     }
 
     /// When the running transaction's first handle came; `None` while it is empty.
@@ -263,7 +271,12 @@ impl Journal {
 
     /// A stamp for in-place data whose write has just returned; see [`flushed`](Self::flushed).
     pub fn flush_stamp(&self) -> u64 {
-        self.clock.stamp()
+        self.clock.stamp_in_place()
+    }
+
+    /// The newest stamp that [`flush_stamp`](Self::flush_stamp) has given to anyone.
+    pub fn newest_flush_stamp(&self) -> u64 {
+        self.clock.newest_in_place()
     }
 
     /// Whether in-place data with this stamp is durable.

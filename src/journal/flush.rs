@@ -7,6 +7,7 @@
 use crate::device::SharedDevice;
 use crate::error::{Error, Result};
 use parking_lot::{Condvar, Mutex};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 #[derive(Default)]
 struct State {
@@ -19,13 +20,40 @@ struct State {
 /// See the module's text.
 pub(super) struct FlushClock {
     device: SharedDevice,
+    /// Cleared by `barrier=0`: the device is then trusted to lose nothing, and flushing is only counting.
+    barrier: AtomicBool,
+    /// The newest stamp that in-place data was given.
+    in_place: AtomicU64,
     state: Mutex<State>,
     changed: Condvar,
 }
 
 impl FlushClock {
     pub(super) fn new(device: SharedDevice) -> Self {
-        Self { device, state: Mutex::default(), changed: Condvar::new() }
+        Self {
+            device,
+            barrier: AtomicBool::new(true),
+            in_place: AtomicU64::new(0),
+            state: Mutex::default(),
+            changed: Condvar::new(),
+        }
+    }
+
+    /// Whether the device is flushed at all.
+    pub(super) fn set_barrier(&self, barrier: bool) {
+        self.barrier.store(barrier, Ordering::Relaxed);
+    }
+
+    /// As [`stamp`](Self::stamp), for in-place data whose write has returned.
+    pub(super) fn stamp_in_place(&self) -> u64 {
+        let stamp = self.stamp();
+        self.in_place.fetch_max(stamp, Ordering::Relaxed);
+        stamp
+    }
+
+    /// The newest stamp of in-place data, whichever file's.
+    pub(super) fn newest_in_place(&self) -> u64 {
+        self.in_place.load(Ordering::Relaxed)
     }
 
     /// The flush that covers every write that has returned by now.
@@ -61,7 +89,8 @@ impl FlushClock {
             state.begun += 1;
             let this = state.begun;
             drop(state);
-            let result = self.device.flush();
+            let result =
+                if self.barrier.load(Ordering::Relaxed) { self.device.flush() } else { Ok(()) };
             state = self.state.lock();
             state.under_way = false;
             self.changed.notify_all();

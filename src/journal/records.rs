@@ -130,19 +130,21 @@ impl Records {
         }
     }
 
-    /// The durable versions that are not home, in block order, but for revoked ones (rule J8).
-    pub(super) fn to_checkpoint(&self) -> Vec<(BlockNr, Tid)> {
+    /// The durable versions that are not home, in block order (rule J8); those that are being revoked only
+    /// if `revoked`.
+    pub(super) fn to_checkpoint(&self, revoked: bool) -> Vec<(BlockNr, Tid)> {
         self.map
             .iter()
-            .filter(|(_, r)| r.revoked.is_none())
+            .filter(|(_, r)| revoked || r.revoked.is_none())
             .filter_map(|(nr, r)| r.logged.as_ref().filter(|l| l.data.is_some()).map(|l| (*nr, l.tid)))
             .collect()
     }
 
-    /// The bytes to write home, if `tid`'s is still the newest durable version and isn't revoked.
-    pub(super) fn checkpoint_data(&self, nr: BlockNr, tid: Tid) -> Option<Arc<Block>> {
+    /// The bytes to write home, if `tid`'s is still the newest durable version, and isn't revoked unless `revoked`.
+    pub(super) fn checkpoint_data(&self, nr: BlockNr, tid: Tid, revoked: bool) -> Option<Arc<Block>> {
         let record = self.map.get(&nr)?;
-        let logged = record.logged.as_ref().filter(|l| l.tid == tid && record.revoked.is_none())?;
+        let wanted = revoked || record.revoked.is_none();
+        let logged = record.logged.as_ref().filter(|l| l.tid == tid && wanted)?;
         logged.data.clone()
     }
 
@@ -206,11 +208,11 @@ mod tests {
     fn the_newest_version_is_read_and_the_committed_one_checkpointed() {
         let mut records = Records::default();
         records.publish(NR, Tid(1), block(1));
-        assert!(records.to_checkpoint().is_empty(), "J8: nothing uncommitted goes home");
+        assert!(records.to_checkpoint(false).is_empty(), "J8: nothing uncommitted goes home");
         records.publish(NR, Tid(2), block(2));
         commit(&mut records, 1, Some(1), false);
         assert_eq!(records.newest(NR).unwrap()[0], 2);
-        assert_eq!(records.checkpoint_data(NR, Tid(1)).unwrap()[0], 1, "J8: the last committed version");
+        assert_eq!(records.checkpoint_data(NR, Tid(1), false).unwrap()[0], 1, "J8: the last committed version");
         records.home(NR, Tid(1));
         assert!(records.is_live(range()), "J5: the record is in the log until the tail passes it");
         records.tail_moved(Tid(2));
@@ -232,7 +234,7 @@ mod tests {
         records.publish(NR, Tid(1), block(1));
         commit(&mut records, 1, Some(1), false);
         assert_eq!(records.forget(range(), Tid(2)), vec![NR], "J7");
-        assert!(records.to_checkpoint().is_empty(), "J5: a revoked block is not written home");
+        assert!(records.to_checkpoint(false).is_empty(), "J5: a revoked block is not written home");
         assert_eq!(records.oldest_not_home(), Some(Tid(1)), "but holds the tail until the revoke is durable");
         commit(&mut records, 2, None, true);
         assert_eq!(records.oldest_not_home(), None);
@@ -248,7 +250,7 @@ mod tests {
         records.publish(NR, Tid(2), block(2));
         assert_eq!(records.newest(NR).unwrap()[0], 2, "J6");
         commit(&mut records, 2, Some(2), false);
-        assert_eq!(records.checkpoint_data(NR, Tid(2)).unwrap()[0], 2);
+        assert_eq!(records.checkpoint_data(NR, Tid(2), false).unwrap()[0], 2);
     }
 
     #[test]
@@ -259,7 +261,7 @@ mod tests {
         assert_eq!(records.forget(range(), Tid(2)), vec![NR]);
         assert!(records.newest(NR).is_none());
         commit(&mut records, 1, Some(1), false);
-        assert!(records.to_checkpoint().is_empty());
+        assert!(records.to_checkpoint(false).is_empty());
         commit(&mut records, 2, None, true);
         assert_eq!(records.len(), 0);
     }

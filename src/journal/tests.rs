@@ -352,3 +352,98 @@ fn waiters_are_answered_by_the_committer() {
     }
     journal.stop_threads();
 }
+
+#[test]
+fn more_revokes_than_the_log_has_room_for_make_room() {
+    let run = Run::new(true);
+    let journal = run.cache.journal();
+    let range = BlockRange::new(BlockNr(1300), 1000);
+    // A log that is nearly full of blocks that nobody has written home.
+    let free = || journal.log.as_ref().unwrap().ring.lock().free;
+    let mut next = range.start.0;
+    while free() > 40 {
+        let count = u64::from(free() - 20).min(200);
+        for nr in next..next + count {
+            set(&run.cache, nr, 1).unwrap();
+        }
+        next += count;
+        journal.commit(journal.running_tid()).unwrap();
+    }
+    let left = free();
+    run.cache
+        .update(2, |h| {
+            h.forget(range);
+            Ok(())
+        })
+        .unwrap();
+    let need = journal.log_blocks_for(0, (next - range.start.0) as u32);
+    assert!(need > left, "the test wants a full log: {need} of {left}");
+    journal.commit(journal.running_tid()).unwrap();
+    assert!(!journal.is_live(range));
+    set(&run.cache, 1, 1).unwrap();
+    journal.commit(journal.running_tid()).unwrap();
+}
+
+/// Runs a step once, after a read has fetched its bytes and before they reach the reader.
+struct Interrupted {
+    inner: SharedDevice,
+    step: parking_lot::Mutex<Option<Box<dyn FnOnce() + Send>>>,
+}
+
+impl Device for Interrupted {
+    fn size_bytes(&self) -> u64 {
+        self.inner.size_bytes()
+    }
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> std::io::Result<()> {
+        self.inner.read_at(offset, buf)?;
+        if let Some(step) = self.step.lock().take() {
+            step();
+        }
+        Ok(())
+    }
+    fn write_at(&self, offset: u64, buf: &[u8]) -> std::io::Result<()> {
+        self.inner.write_at(offset, buf)
+    }
+    fn flush(&self) -> std::io::Result<()> {
+        self.inner.flush()
+    }
+    fn discard(&self, offset: u64, len: u64) -> std::io::Result<()> {
+        self.inner.discard(offset, len)
+    }
+    fn read_only(&self) -> bool {
+        false
+    }
+}
+
+#[test]
+fn a_block_that_goes_home_while_it_is_read_is_not_read_stale() {
+    let inner = Arc::new(MemoryDevice::new(DEVICE_BLOCKS * u64::from(BLOCK_BYTES)));
+    let device = Arc::new(Interrupted { inner, step: parking_lot::Mutex::new(None) });
+    let cache = open(device.clone(), true);
+    let journal = cache.journal().clone();
+    let logged = Arc::new(block_bytes_of(7));
+    cache
+        .update(1, |h| {
+            h.log_data(BlockNr(40), logged.clone());
+            Ok(())
+        })
+        .unwrap();
+    journal.commit(journal.running_tid()).unwrap();
+    *device.step.lock() = Some(Box::new(move || journal.checkpoint().unwrap()));
+    let mut read = vec![0; 1024];
+    cache.read_data(BlockRange::new(BlockNr(40), 1), &mut read).unwrap();
+    assert_eq!(read, [7; 1024]);
+}
+
+#[test]
+fn without_barriers_the_device_is_not_flushed() {
+    let run = Run::new(true);
+    let journal = run.cache.journal();
+    run.device.clear();
+    journal.set_barrier(false);
+    set(&run.cache, 1, 1).unwrap();
+    journal.commit(journal.running_tid()).unwrap();
+    journal.checkpoint().unwrap();
+    journal.flush(journal.flush_stamp()).unwrap();
+    assert!(!run.device.events().iter().any(|e| matches!(e, Event::FlushBegun { .. })));
+}
