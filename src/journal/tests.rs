@@ -361,8 +361,8 @@ fn more_revokes_than_the_log_has_room_for_make_room() {
     // A log that is nearly full of blocks that nobody has written home.
     let free = || journal.log.as_ref().unwrap().ring.lock().free;
     let mut next = range.start.0;
-    while free() > 40 {
-        let count = u64::from(free() - 20).min(200);
+    while free() > 8 {
+        let count = u64::from(free() - 6).min(200);
         for nr in next..next + count {
             set(&run.cache, nr, 1).unwrap();
         }
