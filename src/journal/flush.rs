@@ -89,8 +89,7 @@ impl FlushClock {
             state.begun += 1;
             let this = state.begun;
             drop(state);
-            let result =
-                if self.barrier.load(Ordering::Relaxed) { self.device.flush() } else { Ok(()) };
+            let result = if self.barrier.load(Ordering::Relaxed) { self.device.flush() } else { Ok(()) };
             state = self.state.lock();
             state.under_way = false;
             self.changed.notify_all();

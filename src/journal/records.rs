@@ -212,7 +212,11 @@ mod tests {
         records.publish(NR, Tid(2), block(2));
         commit(&mut records, 1, Some(1), false);
         assert_eq!(records.newest(NR).unwrap()[0], 2);
-        assert_eq!(records.checkpoint_data(NR, Tid(1), false).unwrap()[0], 1, "J8: the last committed version");
+        assert_eq!(
+            records.checkpoint_data(NR, Tid(1), false).unwrap()[0],
+            1,
+            "J8: the last committed version"
+        );
         records.home(NR, Tid(1));
         assert!(records.is_live(range()), "J5: the record is in the log until the tail passes it");
         records.tail_moved(Tid(2));
