@@ -44,7 +44,7 @@ impl Random {
 
 /// Creates, appends, renames, replaces and removes files until `stop` or the first error; returns what
 /// was promised to last, and the files kept open after their removal.
-fn work(root: &Path, worker: u64, seed: u64, stop: &AtomicBool) -> (Promised, Vec<File>) {
+fn work(root: &Path, worker: u64, seed: u64, stop: &AtomicBool, doubt: &AtomicBool) -> (Promised, Vec<File>) {
     let mut random = Random(seed.wrapping_mul(0x9e37_79b9) ^ (worker + 1) << 40 | 1);
     let mut promised = Promised::new();
     let mut open = Vec::new();
@@ -57,20 +57,25 @@ fn work(root: &Path, worker: u64, seed: u64, stop: &AtomicBool) -> (Promised, Ve
             break;
         }
         let name = format!("{directory}/file-{number}");
-        let Ok(()) = step(root, &name, &mut random, &mut promised, &mut open) else {
+        let Ok(touched) = step(root, &name, &mut random, &mut promised, &mut open) else {
             break;
         };
+        if doubt.load(Ordering::SeqCst) {
+            promised.remove(&touched.unwrap_or(name));
+            break;
+        }
     }
     (promised, open)
 }
 
+/// One change; returns which older file it was made to, if one.
 fn step(
     root: &Path,
     name: &str,
     random: &mut Random,
     promised: &mut Promised,
     open: &mut Vec<File>,
-) -> std::io::Result<()> {
+) -> std::io::Result<Option<String>> {
     let length = [0, 100, 4096, 20_000, 300_000][random.below(5) as usize];
     let bytes = random.bytes(length);
     let path = root.join(name);
@@ -98,7 +103,8 @@ fn step(
                 file.write_all(&bytes)?;
                 file.sync_data()?;
                 now.extend_from_slice(&bytes);
-                promised.insert(old, now);
+                promised.insert(old.clone(), now);
+                return Ok(Some(old));
             }
         }
         4 => {
@@ -119,7 +125,8 @@ fn step(
                 file.set_len(cut)?;
                 file.sync_all()?;
                 now.truncate(cut as usize);
-                promised.insert(old, now);
+                promised.insert(old.clone(), now);
+                return Ok(Some(old));
             }
         }
         _ => {
@@ -129,21 +136,22 @@ fn step(
             promised.insert(name.to_owned(), bytes);
         }
     }
-    Ok(())
+    Ok(None)
 }
 
-/// Runs the workers, lets `interrupt` happen in the middle, and returns all that was promised.
-fn load(root: &Path, seed: u64, interrupt: impl FnOnce()) -> (Promised, Vec<File>) {
-    let stop = AtomicBool::new(false);
+/// Runs the workers, lets `interrupt` happen in the middle, and returns all that was promised. What returns after
+/// `interrupt` has set its flag is not counted as a promise.
+fn load(root: &Path, seed: u64, interrupt: impl FnOnce(&AtomicBool)) -> (Promised, Vec<File>) {
+    let (stop, doubt) = (AtomicBool::new(false), AtomicBool::new(false));
     std::thread::scope(|scope| {
         let workers: Vec<_> = (0..WORKERS)
             .map(|worker| {
-                let stop = &stop;
-                scope.spawn(move || work(root, worker, seed, stop))
+                let (stop, doubt) = (&stop, &doubt);
+                scope.spawn(move || work(root, worker, seed, stop, doubt))
             })
             .collect();
         std::thread::sleep(Duration::from_millis(150 + seed * 37 % 400));
-        interrupt();
+        interrupt(&doubt);
         stop.store(true, Ordering::Relaxed);
         let (mut promised, mut open) = (Promised::new(), Vec::new());
         for worker in workers {
@@ -187,7 +195,7 @@ fn killed_daemon_loses_nothing_synced() {
         let mounted = Mounted::journalfs(&image.path(), options);
         let pid = mounted.pid().expect("daemon");
         let root = mounted.root().to_path_buf();
-        let (promised, open) = load(&root, round, || {
+        let (promised, open) = load(&root, round, |_| {
             ok(Command::new("kill").args(["-9", &pid.to_string()]), Duration::from_secs(10));
         });
         drop(open);
@@ -249,7 +257,7 @@ fn journal_left_dirty_by_the_kernel() {
         ][round as usize % 4];
         let image = Image::mke2fs(256 << 20, kernel_type, arguments);
         let mounted = Mounted::kernel(&image, "");
-        let (promised, open) = load(mounted.root(), round, || ());
+        let (promised, open) = load(mounted.root(), round, |_| ());
         // The load is over but not unmounted: the log is full of what is not home yet.
         let by_us = image.copy();
         drop(open);
@@ -298,12 +306,15 @@ fn kernel_stopped_in_the_middle_of_a_load() {
             ("ext4", &[][..]),
             ("ext3", &["-b", "1024"]),
             ("ext4", &["-O", "^metadata_csum,^64bit"]),
-            ("ext4", &["-O", "orphan_file,fast_commit"]),
+            // Not fast_commit: the kernel then leaves, now and then, what itself refuses to mount.
+            ("ext4", &["-O", "orphan_file"]),
         ][round as usize % 4];
         let image = Image::mke2fs(256 << 20, kernel_type, arguments);
         let mounted = Mounted::kernel(&image, "");
         let root = File::open(mounted.root()).expect("root");
-        let (promised, open) = load(mounted.root(), round, || {
+        let (promised, open) = load(mounted.root(), round, |doubt| {
+            // The kernel lets fsyncs succeed that are under way when it stops.
+            doubt.store(true, Ordering::SeqCst);
             let mut without_flushing_the_log = 2_u32;
             // SAFETY: the ioctl reads the one integer that it is given.
             let stopped = unsafe {
