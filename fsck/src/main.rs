@@ -8,6 +8,7 @@ mod blocks;
 mod check;
 mod groups;
 mod image;
+mod index;
 mod journal;
 mod open;
 mod options;

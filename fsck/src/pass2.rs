@@ -2,17 +2,14 @@
 
 use crate::blocks::{walk, Runs};
 use crate::check::Check;
+use crate::index::{Hashes, Tree};
 use journalfs::format::dirent::{self, Entry};
-use journalfs::format::htree::{self, Index, Kind};
 use journalfs::format::inode::InodeFlags;
-use journalfs::format::{xattr, Geometry, RawInode};
+use journalfs::format::{xattr, RawInode};
 use journalfs::fs::inode_table;
 use journalfs::units::{BlockNr, FileBlock, InodeNr};
 use journalfs::{Place, Result};
 use std::collections::{BTreeMap, HashSet};
-
-/// Index levels below the root at most (3 with large_dir).
-const LEVELS_MAX: u8 = 3;
 
 pub(crate) fn directories(check: &mut Check<'_>) -> Result<()> {
     let all: Vec<InodeNr> = check.directories.keys().copied().collect();
@@ -30,25 +27,31 @@ fn directory(check: &mut Check<'_>, nr: InodeNr) -> Result<()> {
         return inline(check, nr, &raw);
     }
     let blocks = block_map(check, nr, &raw)?;
-    let mut directory =
-        Reader { nr, seed: geometry.inode_csum_seed(nr, raw.generation), names: HashSet::new(), dots: 0 };
+    let mut directory = Reader {
+        nr,
+        seed: geometry.inode_csum_seed(nr, raw.generation),
+        names: HashSet::new(),
+        dots: 0,
+        hashes: None,
+    };
     let indexed = raw.flags.contains(InodeFlags::INDEX);
-    let index = if indexed { index_blocks(check, &directory, &blocks)? } else { BTreeMap::new() };
+    let tree = if indexed { Tree::read(check, nr, directory.seed, &blocks)? } else { Tree::default() };
     for (file_block, place) in &blocks {
         check.totals.directory_blocks += 1;
         let block = check.image.read(*place)?;
         let where_it_is = format!("directory block {place} (its block {file_block})");
-        let usable = match index.get(file_block) {
+        let usable = if tree.is_index(*file_block) {
             // An index block looks like a directory block with free space in it.
-            Some(_) => block.len(),
-            None if geometry.has_csum() => {
-                if let Err(why) = dirent::check_seal(&block, directory.seed) {
-                    check.report.inode(nr, format!("{where_it_is}: {why}"));
-                }
-                dirent::usable_bytes(block.len(), true)
+            block.len()
+        } else if geometry.has_csum() {
+            if let Err(why) = dirent::check_seal(&block, directory.seed) {
+                check.report.inode(nr, format!("{where_it_is}: {why}"));
             }
-            None => block.len(),
+            dirent::usable_bytes(block.len(), true)
+        } else {
+            block.len()
         };
+        directory.hashes = tree.leaf(*file_block);
         entries(check, &mut directory, *file_block, &block, usable, &where_it_is);
     }
     if directory.dots != 2 {
@@ -60,7 +63,7 @@ fn directory(check: &mut Check<'_>, nr: InodeNr) -> Result<()> {
 /// A directory in its inode: the parent's number, entries, and more entries in the attribute system.data.
 fn inline(check: &mut Check<'_>, nr: InodeNr, raw: &RawInode) -> Result<()> {
     let geometry = check.image.geometry;
-    let mut directory = Reader { nr, seed: 0, names: HashSet::new(), dots: 2 };
+    let mut directory = Reader { nr, seed: 0, names: HashSet::new(), dots: 2, hashes: None };
     let (parent, first) = raw.block.split_at(4);
     let parent = InodeNr(u32::from_le_bytes(parent.try_into().unwrap_or_default()));
     if let Some(known) = check.directories.get_mut(&nr) {
@@ -130,82 +133,6 @@ fn block_map(check: &mut Check<'_>, nr: InodeNr, raw: &RawInode) -> Result<BTree
     Ok(blocks)
 }
 
-/// The index blocks of an htree directory; damage is reported.
-fn index_blocks(
-    check: &mut Check<'_>,
-    directory: &Reader,
-    blocks: &BTreeMap<FileBlock, BlockNr>,
-) -> Result<BTreeMap<FileBlock, Kind>> {
-    let geometry = check.image.geometry;
-    let mut index = BTreeMap::new();
-    let mut level: Vec<FileBlock> = vec![FileBlock(0)];
-    let (mut kind, mut depth, mut levels) = (Kind::Root, 0, 0);
-    let mut leaves = HashSet::new();
-    loop {
-        let mut below = Vec::new();
-        for file_block in &level {
-            let Some(place) = blocks.get(file_block) else {
-                check.report.inode(
-                    directory.nr,
-                    format!("its index names its block {file_block}, which isn't there"),
-                );
-                continue;
-            };
-            let block = check.image.read(*place)?;
-            match node(&geometry, directory.seed, &block, kind) {
-                Ok((children, root_levels)) => {
-                    if kind == Kind::Root {
-                        levels = root_levels.min(LEVELS_MAX);
-                    }
-                    below.extend(children);
-                    index.insert(*file_block, kind);
-                }
-                Err(why) => {
-                    check
-                        .report
-                        .inode(directory.nr, format!("index block {place} (its block {file_block}): {why}"));
-                    index.insert(*file_block, kind);
-                }
-            }
-        }
-        if depth == levels {
-            for leaf in below {
-                if index.contains_key(&leaf) || !blocks.contains_key(&leaf) || !leaves.insert(leaf) {
-                    check.report.inode(
-                        directory.nr,
-                        format!("its index names its block {leaf}, which is no leaf of its own"),
-                    );
-                }
-            }
-            return Ok(index);
-        }
-        // A block that was seen already would make a loop.
-        below.retain(|child| !index.contains_key(child));
-        (level, kind, depth) = (below, Kind::Node, depth + 1);
-    }
-}
-
-/// The children of one index block, and (of the root) the levels below it.
-fn node(
-    geometry: &Geometry,
-    seed: u32,
-    block: &[u8],
-    kind: Kind,
-) -> Result<(Vec<FileBlock>, u8), &'static str> {
-    let levels = match kind {
-        Kind::Root => htree::root_info(block, geometry.hash_unsigned)?.levels,
-        Kind::Node => 0,
-    };
-    if geometry.has_csum() {
-        htree::check_seal(block, kind, seed)?;
-    }
-    let index = Index::new(block, kind, geometry.has_csum())?;
-    if !index.is_sorted() {
-        return Err("its hashes are not in order");
-    }
-    Ok(((0..index.count()).map(|at| index.child(at)).collect(), levels))
-}
-
 /// One directory while its entries are read.
 struct Reader {
     nr: InodeNr,
@@ -213,6 +140,8 @@ struct Reader {
     names: HashSet<Box<[u8]>>,
     /// How many of `.` and `..` came first.
     dots: u32,
+    /// What the index says of the names in the block being read.
+    hashes: Option<Hashes>,
 }
 
 impl Reader {
@@ -240,6 +169,13 @@ impl Reader {
                 }
                 if !self.names.insert(name.into()) {
                     return Some("is there twice".into());
+                }
+                let hash_seed = &check.image.geometry.hash_seed;
+                if self.hashes.is_some_and(|hashes| !hashes.contain(hash_seed, name)) {
+                    check.report.inode(
+                        self.nr,
+                        format!("its index doesn't lead to {:?}", String::from_utf8_lossy(name)),
+                    );
                 }
             }
         }
