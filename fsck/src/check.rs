@@ -77,6 +77,11 @@ pub(crate) fn run(
     orphans: BTreeSet<InodeNr>,
 ) -> Result<Totals> {
     let descriptors: Vec<Option<GroupDescriptor>> = groups::descriptors(image, report)?;
+    if descriptors.iter().any(Option::is_none) {
+        // Where the bitmaps and inodes are is not known, so all else would look wrong.
+        report.skipped("anything behind the group descriptors");
+        return Ok(Totals::default());
+    }
     let usage = Usage::new(&image.geometry, &descriptors);
     let mut check = Check {
         image,

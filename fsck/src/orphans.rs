@@ -3,11 +3,13 @@
 use crate::blocks::{walk, Runs};
 use crate::image::Image;
 use crate::report::Report;
+use journalfs::device::SharedDevice;
 use journalfs::format::features::Compat;
 use journalfs::format::orphan_file;
-use journalfs::fs::inode_table;
+use journalfs::fs::options::MountOptions;
+use journalfs::fs::{inode_table, Fs};
 use journalfs::units::InodeNr;
-use journalfs::Result;
+use journalfs::{Error, Result};
 use std::collections::BTreeSet;
 
 /// All of them.
@@ -50,6 +52,18 @@ fn file(image: &Image, report: &mut Report, orphans: &mut BTreeSet<InodeNr>) -> 
             if let Some(orphan) = orphan_file::entry(&block, index) {
                 orphans.insert(orphan);
             }
+        }
+    }
+    Ok(())
+}
+
+/// Ends what was under way, as a mount does it: each step in a transaction.
+pub(crate) fn finish(device: &SharedDevice, report: &mut Report) -> Result<()> {
+    let mounted = Fs::mount(device.clone(), &MountOptions::default()).and_then(|fs| fs.unmount());
+    if let Err(error) = mounted {
+        match error {
+            Error::Io { .. } => return Err(error),
+            error => report.problem(format!("what was under way could not be ended: {error}")),
         }
     }
     Ok(())

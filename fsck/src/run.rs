@@ -24,26 +24,33 @@ pub(crate) fn run(options: &Options) -> Result<u8> {
     if options.superblock.is_some() {
         report.take(None, open::primary(&device).map(drop))?;
     }
-    let (image, replayed) = match journal::settle(&device, &superblock, options, &mut report)? {
+    let (mut image, replayed) = match journal::settle(&device, &superblock, options, &mut report)? {
         Journal::Damaged => {
             print_problems(options, &report);
             println!("{}: the journal can't be replayed, so nothing else was checked", options.name());
             return Ok(report.exit());
         }
-        Journal::Overlay(overlay) => (Image::new(device, superblock, Some(*overlay))?, false),
+        Journal::Overlay(overlay) => (Image::new(device.clone(), superblock, Some(*overlay))?, false),
         Journal::Replayed => {
             let image = Image::new(device.clone(), open::primary(&device)?, None)?;
             (count_free(&device, image, &mut report)?, true)
         }
-        Journal::Empty => (Image::new(device, superblock, None)?, false),
+        Journal::Empty => (Image::new(device.clone(), superblock, None)?, false),
     };
-    let waiting = orphans::find(&image, &mut report)?;
-    if !waiting.is_empty() && !options.quiet {
-        println!(
-            "{}: {} deletions or truncations were under way; the next mount ends them",
-            options.name(),
-            waiting.len()
-        );
+    let mut waiting = orphans::find(&image, &mut report)?;
+    if !waiting.is_empty() {
+        let count = waiting.len();
+        if !options.quiet {
+            println!("{}: {count} deletions or truncations were under way", options.name());
+        }
+        if !options.reads_only() && report.uncorrected() == 0 {
+            orphans::finish(&device, &mut report)?;
+            image = Image::new(device.clone(), open::primary(&device)?, None)?;
+            waiting = orphans::find(&image, &mut report)?;
+            if !waiting.is_empty() {
+                report.problem(format!("{} of them could not be ended", waiting.len()));
+            }
+        }
     }
     let Some(reason) = reason_to_check(options, &image.superblock, &report) else {
         if !options.quiet {
@@ -133,10 +140,8 @@ fn settle_superblock(
         report.problem("errors were recorded while it was mounted; nothing is wrong now that this check sees, but e2fsck -f looks closer");
     }
     // Without 64bit the upper half is not a count.
-    let counted = match superblock.features.incompat.contains(Incompat::BIT64) {
-        true => superblock.free_blocks_count,
-        false => superblock.free_blocks_count & 0xffff_ffff,
-    };
+    let upper_half = superblock.features.incompat.contains(Incompat::BIT64);
+    let counted = superblock.free_blocks_count & if upper_half { u64::MAX } else { 0xffff_ffff };
     let blocks_wrong = counted != totals.free_blocks;
     let inodes_wrong = superblock.free_inodes_count as u64 != totals.free_inodes;
     let kept = superblock.state & STATE_VALID != 0 && !replayed && !image.has_overlay();

@@ -88,15 +88,15 @@ fn damage_is_found_and_named() {
             ("unlink /a/b/x", "no name"),
             ("unlink /a/b", "can't be reached from the root"),
             ("freeb 9000 1", ""),
-            ("setb 9500 3", "blocks 9500 to 9502 (group 1) are marked in use, but nothing uses them"),
-            ("set_bg 0 free_blocks_count 7", "group 0 counts 7 free blocks"),
+            ("setb 30000 3", "blocks 30000 to 30002 (group 3) are marked in use, but nothing uses them"),
+            ("set_bg 0 free_blocks_count 7", "group 0"),
             ("set_bg 0 inode_bitmap 0", "group 0"),
             ("ssv free_inodes_count 5", "the superblock counts"),
             ("ssv state 2", "errors were recorded"),
             ("ln /short /a", ""),
         ] {
             let image = image(dir.path(), kind);
-            if kind == KINDS[1] && command.contains("9500") {
+            if kind == KINDS[1] && command.contains("30000") {
                 // One group of 4 KiB blocks.
                 continue;
             }
@@ -220,4 +220,25 @@ fn what_e2fsck_finds_in_its_own_test_images_is_found() {
     }
     println!("{count} images");
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn orphans_are_ended() {
+    let dir = tempfile::tempdir().unwrap();
+    for kind in [KINDS[1], KINDS[2]] {
+        let image = image(dir.path(), kind);
+        let stat = debugfs(&image, "stat /a/b/x");
+        let nr = stat.split("Inode: ").nth(1).unwrap().split_whitespace().next().unwrap().to_string();
+        debugfs(&image, "unlink /a/b/x");
+        for command in [format!("sif <{nr}> links_count 0"), format!("ssv last_orphan {nr}")] {
+            debugfs(&image, &command);
+        }
+        let (status, out) = fsck(&["-fn"], &image);
+        assert_eq!(status, 0, "{kind:?}: {out}");
+        let (status, out) = fsck(&["-fp"], &image);
+        assert_eq!(status, 0, "{kind:?}: {out}");
+        assert!(out.contains("1 deletions or truncations were under way"), "{out}");
+        assert!(debugfs(&image, &format!("testi <{nr}>")).contains("not in use"));
+        must("e2fsck", &["-fn", text(&image)]);
+    }
 }
