@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -83,7 +84,7 @@ fn step(
         let index = random.below(promised.len().max(1) as u64) as usize;
         promised.keys().nth(index).cloned()
     };
-    match random.below(8) {
+    match random.below(12) {
         // Never synced: may be there or not.
         0 => fs::write(path, bytes)?,
         // Written aside, synced, renamed into place, directory synced.
@@ -127,6 +128,43 @@ fn step(
                 now.truncate(cut as usize);
                 promised.insert(old.clone(), now);
                 return Ok(Some(old));
+            }
+        }
+        // Overwritten in place, perhaps while the log still holds the blocks.
+        6 | 7 => {
+            if let Some(old) = pick(random, promised) {
+                let mut now = promised.remove(&old).expect("picked");
+                let at = random.below(now.len() as u64 + 1) as usize;
+                let file = OpenOptions::new().write(true).open(root.join(&old))?;
+                file.write_all_at(&bytes, at as u64)?;
+                file.sync_data()?;
+                now.resize(now.len().max(at + bytes.len()), 0);
+                now[at..at + bytes.len()].copy_from_slice(&bytes);
+                promised.insert(old.clone(), now);
+                return Ok(Some(old));
+            }
+        }
+        // One synced file takes another one's name.
+        8 => {
+            let (from, to) = (pick(random, promised), pick(random, promised));
+            if let (Some(from), Some(to)) = (from, to) {
+                let bytes = promised.remove(&from).expect("picked");
+                promised.remove(&to);
+                fs::rename(root.join(&from), root.join(&to))?;
+                File::open(path.parent().expect("has a parent"))?.sync_all()?;
+                promised.insert(to.clone(), bytes);
+                return Ok(Some(to));
+            }
+        }
+        // Directories come and go unsynced: their blocks are logged, freed and used again for data.
+        9 => {
+            let directory = root.join(format!("{name}.directory"));
+            fs::create_dir(&directory)?;
+            for number in 0..random.below(60) {
+                fs::write(directory.join(format!("{number:060}")), &bytes[..bytes.len().min(50)])?;
+            }
+            if random.below(4) > 0 {
+                fs::remove_dir_all(&directory)?;
             }
         }
         _ => {
@@ -185,13 +223,17 @@ fn killed_daemon_loses_nothing_synced() {
     }
     let mut kept = 0;
     for round in 0..rounds(10) {
-        let (profile, options) = [
-            ("journalfs", ""),
-            ("ext3", "commit=1"),
-            ("ext4", "data=journal"),
-            ("journalfs", "nojournal_async_commit"),
-        ][round as usize % 4];
-        let image = Image::formatted(256 << 20, profile, &[]);
+        let (profile, arguments, options): (_, &[&str], _) = [
+            ("journalfs", &[][..], ""),
+            ("ext3", &[], "commit=1"),
+            ("ext4", &[], "data=journal"),
+            ("journalfs", &[], "nojournal_async_commit"),
+            // Small logs: they wrap, and checkpoints are always under way.
+            ("journalfs", &["-b", "1024", "-J", "size=1"], ""),
+            ("ext3", &["-J", "size=4"], ""),
+            ("ext4", &["-J", "size=4"], "data=writeback"),
+        ][round as usize % 7];
+        let image = Image::formatted(256 << 20, profile, arguments);
         let mounted = Mounted::journalfs(&image.path(), options);
         let pid = mounted.pid().expect("daemon");
         let root = mounted.root().to_path_buf();
@@ -203,7 +245,7 @@ fn killed_daemon_loses_nothing_synced() {
         kept += promised.len();
         let features = field(&dumpe2fs(&image.path()), "Filesystem features");
         assert!(features.contains("needs_recovery"), "{features}");
-        let what = format!("round {round}, {profile}, {options}");
+        let what = format!("round {round}, {profile} {arguments:?}, {options}");
         recover(&image, &promised, round, &what);
     }
     assert!(kept > 20, "only {kept} files were synced in all");
