@@ -51,6 +51,32 @@ fn freed_blocks_come_back_only_when_their_transaction_is_durable() {
 }
 
 #[test]
+fn a_freed_run_is_passed_over_where_other_blocks_are_free() {
+    let Some(image) = Image::make("-t ext4 -b 1024", "4M") else { return };
+    let run = image.take(2000, 10).unwrap();
+    let goals = |h: &mut Handle<'_>| -> Result<Vec<BlockRange>> {
+        let mut taken = Vec::new();
+        for want in [1, 10, 1000] {
+            taken.push(image.allocator.allocate(h, run.start, want)?);
+        }
+        taken.push(image.allocator.reserve(h, run.start, 3)?);
+        Ok(taken)
+    };
+    let apart = |taken: Vec<BlockRange>| {
+        assert!(taken.iter().all(|r| r.end() <= run.start || r.start >= run.end()), "{run:?} in {taken:?}");
+    };
+    // In the handle that frees it, and in another of the same transaction.
+    let same = image.update(|h| {
+        image.allocator.free(h, run)?;
+        goals(h)
+    });
+    apart(same.unwrap());
+    apart(image.update(goals).unwrap());
+    image.commit();
+    assert_eq!(image.take(run.start.0, 10).unwrap(), run);
+}
+
+#[test]
 fn a_failed_handle_leaves_no_trace() {
     let Some(image) = Image::make("-t ext4 -b 1024", "4M") else { return };
     let before = (image.allocator.free_blocks(), image.allocator.free_inodes());
