@@ -2,17 +2,20 @@
 
 use super::options::Options;
 use super::signals::Ending;
-use journalfs::device::{self, OpenDevice, OpenOptions};
+use journalfs::device::{self, holders, OpenDevice, OpenOptions};
 use journalfs::fs::Fs;
 use journalfs::fuse;
 use journalfs::{Error, Result};
+use nix::mount::{umount2, MntFlags};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How long files may stay open after a signal has asked for the end.
 const GRACE: Duration = Duration::from_secs(5);
+/// How often an unmount is tried meanwhile.
+const RETRY: Duration = Duration::from_millis(200);
 
 /// Serves `device` on `dir` until it is unmounted; `ready` is called when the mount is up.
 pub(super) fn run(device: &Path, dir: &Path, mut options: Options, ready: impl FnOnce()) -> Result<()> {
@@ -21,58 +24,105 @@ pub(super) fn run(device: &Path, dir: &Path, mut options: Options, ready: impl F
     let opened = open(device, &options)?;
     let about = |error| about(device, error);
     let fs = Fs::mount(opened.device, &options.fs).map_err(about)?;
-    let mounted = Mounted { fs: fs.clone(), unmounted: Arc::default() };
+    let mounted = Mounted {
+        fs: fs.clone(),
+        device: device.to_owned(),
+        dir: dir.clone(),
+        phase: Arc::new(Mutex::new(Phase::Starting)),
+    };
     options.fuse.read_only |= fs.is_read_only();
     if fs.geometry().inode_bytes <= 128 {
         options.fuse.time_granularity = Duration::from_secs(1);
     }
-    let (on_signal, mount_point) = (mounted.clone(), dir.clone());
-    ending.watch(move |signal| on_signal.end(signal, &mount_point))?;
-    let served = fuse::serve(fs, &dir, &options.fuse, move || {
+    let on_signal = mounted.clone();
+    ending.watch(move |signal| on_signal.end(signal))?;
+    let served = fuse::serve(fs.clone(), &dir, &options.fuse, || {
+        mounted.enter(Phase::Serving);
         tracing::info!("mounted");
         ready();
     });
-    let unmounted = mounted.unmount().map_err(about);
+    mounted.enter(Phase::Ending);
+    let unmounted = fs.unmount().map_err(about);
     drop(opened.lock);
-    if let Err(error) = &unmounted {
-        tracing::error!(%error, "unmounting");
+    if unmounted.is_ok() {
+        tracing::info!("unmounted");
     }
-    tracing::info!("unmounted");
     served.and(unmounted)
 }
 
-/// The mounted file system, unmounted once whoever comes first.
+/// How far the daemon has come.
+#[derive(Copy, Clone, PartialEq, Eq)]
+enum Phase {
+    Starting,
+    Serving,
+    Ending,
+}
+
+/// The mount, as a signal sees it.
 #[derive(Clone)]
 struct Mounted {
     fs: Arc<Fs>,
-    unmounted: Arc<Mutex<bool>>,
+    device: PathBuf,
+    dir: PathBuf,
+    phase: Arc<Mutex<Phase>>,
 }
 
 impl Mounted {
-    fn unmount(&self) -> Result<()> {
-        let mut unmounted = self.unmounted.lock().unwrap_or_else(PoisonError::into_inner);
-        if std::mem::replace(&mut *unmounted, true) {
-            return Ok(());
-        }
-        self.fs.unmount()
+    fn enter(&self, phase: Phase) {
+        *self.phase.lock().unwrap_or_else(PoisonError::into_inner) = phase;
     }
 
-    /// Ends the mount: takes it out of the tree, lets programs finish with their open files for a while, and stops.
-    fn end(&self, signal: nix::sys::signal::Signal, dir: &Path) {
+    fn phase(&self) -> Phase {
+        *self.phase.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Ends the mount: at once where it isn't in use; else programs may finish with their files for a
+    /// while. What the main thread does after the connection has ended is the same as for any unmount.
+    fn end(&self, signal: nix::sys::signal::Signal) {
         tracing::info!("{signal}: unmounting");
-        if fuse::mount::unmount(dir, false).is_ok() {
+        match self.phase() {
+            // Nothing of anybody's is lost, and the journal is made for an end at any moment.
+            Phase::Starting => std::process::exit(1),
+            Phase::Ending => return,
+            Phase::Serving => {}
+        }
+        self.sync();
+        let deadline = Instant::now() + GRACE;
+        while self.is_on_top() && Instant::now() < deadline {
+            if fuse::mount::unmount(&self.dir, false).is_ok() {
+                return;
+            }
+            std::thread::sleep(RETRY);
+        }
+        if self.phase() == Phase::Ending {
             return;
         }
-        if let Err(error) = fuse::mount::unmount(dir, true) {
-            tracing::warn!(%error, "unmounting");
+        tracing::warn!("files are still open; their programs will see errors");
+        if self.is_on_top() {
+            // Root can cut the connection, and then it's an unmount like any other.
+            if umount2(&self.dir, MntFlags::MNT_FORCE | MntFlags::MNT_DETACH).is_ok() {
+                return;
+            }
+            if let Err(error) = fuse::mount::unmount(&self.dir, true) {
+                tracing::warn!(%error, "unmounting");
+            }
         }
+        // Operations may still come, so the file system can't be unmounted. Everything is durable, and the
+        // next mount replays the journal.
+        self.sync();
+        std::process::exit(1);
+    }
+
+    fn sync(&self) {
         if let Err(error) = self.fs.sync() {
             tracing::error!(%error, "making everything durable");
         }
-        std::thread::sleep(GRACE);
-        tracing::warn!("files are still open; stopping all the same");
-        let status = self.unmount().map_or(1, |()| 0);
-        std::process::exit(status);
+    }
+
+    /// Whether the mount is what its mount point shows: neither gone nor covered by another.
+    fn is_on_top(&self) -> bool {
+        let top = holders::mounts().into_iter().rfind(|mount| mount.target == self.dir);
+        top.is_some_and(|mount| mount.fs_type.ends_with("journalfs") && mount.source == self.device)
     }
 }
 
