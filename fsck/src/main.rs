@@ -21,6 +21,7 @@ mod pass5;
 mod paths;
 mod progress;
 mod report;
+mod resize;
 mod run;
 mod usage;
 

@@ -3,6 +3,7 @@
 use crate::blocks::{walk, Mapped, Runs, Visitor};
 use crate::check::{Check, Directory, InodeInfo};
 use crate::report::Report;
+use crate::resize;
 use crate::usage::Usage;
 use journalfs::format::bitmap;
 use journalfs::format::features::{Compat, Incompat, RoCompat};
@@ -89,7 +90,7 @@ fn inode(check: &mut Check<'_>, nr: InodeNr, record: &[u8], marked: bool) -> Res
     }
     let hidden = reserved || orphan && links == 0 || is_hidden(check, nr, &raw);
     check.inodes.insert(nr, InodeInfo { kind: raw.kind(), links, entries: 0, hidden });
-    if reserved && raw.block == [0; 60] && raw.mode == 0 {
+    if reserved && raw.mode == 0 && (nr != BAD_BLOCKS || raw.block == [0; 60]) {
         return Ok(());
     }
     if raw.kind().is_none() && nr != BAD_BLOCKS {
@@ -99,6 +100,9 @@ fn inode(check: &mut Check<'_>, nr: InodeNr, record: &[u8], marked: bool) -> Res
     if raw.is_dir() {
         check.directories.insert(nr, Directory::default());
         check.totals.directories += 1;
+    }
+    if raw.dtime != 0 && links > 0 && !orphan {
+        check.report.inode(nr, "is in use, but has a time of deletion");
     }
     let features = &geometry.features;
     if raw.flags.contains(InodeFlags::INLINE_DATA) && !features.incompat.contains(Incompat::INLINE_DATA) {
@@ -196,6 +200,9 @@ fn blocks(check: &mut Check<'_>, nr: InodeNr, raw: &RawInode) -> Result<()> {
     let geometry = check.image.geometry;
     let features = geometry.features;
     let maps = if nr == BAD_BLOCKS { raw.block != [0; 60] } else { raw.maps_blocks() };
+    if nr == InodeNr::RESIZE {
+        return resize::reserve(check, &raw.block);
+    }
     let mut owner = Owner {
         nr,
         usage: &mut check.usage,
@@ -206,17 +213,6 @@ fn blocks(check: &mut Check<'_>, nr: InodeNr, raw: &RawInode) -> Result<()> {
         shares: features.ro_compat.contains(RoCompat::SHARED_BLOCKS),
         damaged: false,
     };
-    if nr == InodeNr::RESIZE {
-        // Below its double indirect block is the reserve for descriptors, which is the groups' own.
-        if let Some(node) = journalfs::format::indirect::pointer(&raw.block, 13) {
-            if geometry.holds_block(node) {
-                owner.mark(BlockRange::new(node, 1));
-            } else {
-                owner.report.inode(nr, format!("has its double indirect block at block {node}"));
-            }
-        }
-        return Ok(());
-    }
     if maps {
         walk(check.image, nr, raw, &mut owner)?;
     }
