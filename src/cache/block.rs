@@ -170,15 +170,12 @@ impl BlockCache {
     pub(super) fn publish(&self, nr: BlockNr, block: Arc<Block>) {
         let (lock, loaded) = self.shard(nr);
         let mut shard = lock.lock();
-        match shard.slots.get_mut(&nr) {
-            Some(Slot::Ready { block: old, referenced }) => {
-                *old = block;
-                *referenced = true;
-            }
-            _ => {
-                shard.slots.remove(&nr);
-                Self::insert(&mut shard, nr, block, self.blocks_per_shard);
-            }
+        if let Some(Slot::Ready { block: old, referenced }) = shard.slots.get_mut(&nr) {
+            *old = block;
+            *referenced = true;
+        } else {
+            shard.slots.remove(&nr);
+            Self::insert(&mut shard, nr, block, self.blocks_per_shard);
         }
         loaded.notify_all();
     }

@@ -157,10 +157,10 @@ impl Fs {
 
     /// Marks the file system as having errors and follows `errors=`.
     pub(crate) fn note_error(&self, error: &Error) {
-        if !self.errors_seen.swap(true, Ordering::AcqRel) {
-            tracing::error!(%error, "the file system has an error: run fsck.journalfs");
-        } else {
+        if self.errors_seen.swap(true, Ordering::AcqRel) {
             tracing::warn!(%error, "another error in the file system");
+        } else {
+            tracing::error!(%error, "the file system has an error: run fsck.journalfs");
         }
         match self.options.errors {
             ErrorsPolicy::Continue => {}

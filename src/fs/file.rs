@@ -1,7 +1,7 @@
 //! Files: open, read, write, release.
 
 use super::attr::Caller;
-use super::data::{gap, DirtyData, Page};
+use super::data::{gap, Page};
 use super::inode::{Inode, InodeState};
 use super::options::AtimePolicy;
 use super::{map, xattr, Fs};
@@ -240,7 +240,7 @@ impl Fs {
             .sum();
         if count > 0 {
             self.hold_space(inode.nr, count + metadata, privileged)?;
-            self.delayed(state).metadata_held += metadata;
+            state.delayed().metadata_held += metadata;
         }
         let result = self.fill_pages(inode, state, offset, bytes, &holes);
         if result.is_err() && count > 0 {
@@ -285,15 +285,14 @@ impl Fs {
                     block[within..within + chunk].copy_from_slice(piece);
                     block
                 };
-                let data = state.data.get_or_insert_with(|| Box::new(DirtyData::new(size)));
+                let data = state.delayed();
                 data.pages.insert(nr, Page { block: Arc::new(block), held: in_hole });
                 added += block_bytes as u64;
             }
             done += chunk;
         }
         self.writeback.grew(added);
-        let size = state.raw.size;
-        let data = state.data.get_or_insert_with(|| Box::new(DirtyData::new(size)));
+        let data = state.delayed();
         data.size = data.size.max(end);
         Ok(())
     }
@@ -326,7 +325,7 @@ impl Fs {
         let block_bytes = self.geometry.block_bytes as u64;
         let size = state.size();
         let nr = (size / block_bytes) as u32;
-        if size.is_multiple_of(block_bytes) || state.raw.flags.contains(InodeFlags::INLINE_DATA) {
+        if size % block_bytes == 0 || state.raw.flags.contains(InodeFlags::INLINE_DATA) {
             return Ok(());
         }
         let from = (size % block_bytes) as usize;
@@ -344,7 +343,7 @@ impl Fs {
             return Ok(());
         }
         block[from..].fill(0);
-        let data = state.data.get_or_insert_with(|| Box::new(DirtyData::new(size)));
+        let data = state.delayed();
         data.pages.insert(nr, Page { block: Arc::new(block), held: false });
         self.writeback.grew(block_bytes);
         self.writeback.add(inode, state);

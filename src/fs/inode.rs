@@ -70,6 +70,12 @@ impl InodeState {
         self.data.as_ref().map_or(self.raw.size, |data| data.size.max(self.raw.size))
     }
 
+    /// The delayed data, begun if there is none.
+    pub(crate) fn delayed(&mut self) -> &mut DirtyData {
+        let size = self.size();
+        self.data.get_or_insert_with(|| Box::new(DirtyData::new(size)))
+    }
+
     /// Takes over a record that a handle, published in transaction `tid`, has written to the inode's
     /// table block. `data_changed`: the size or the mapping changed, so fdatasync cares.
     pub fn publish(&mut self, raw: RawInode, tid: Tid, data_changed: bool) {

@@ -110,7 +110,7 @@ impl Fs {
         opened.journal.set_observer(allocator.clone());
         let mut orphans = Orphans::default();
         if sb.features.compat.contains(crate::format::features::Compat::ORPHAN_FILE) {
-            orphans = Orphans::with_file(&*cache, &geometry, InodeNr(sb.orphan_file_inum))?;
+            orphans = Orphans::with_file(&cache, &geometry, InodeNr(sb.orphan_file_inum))?;
         }
         let read_only = options.read_only;
         Ok(Arc::new(Self {

@@ -3,7 +3,6 @@
 //! A shrinking file whose blocks don't fit one handle is on the orphan list until the last is freed, so
 //! that a crash in between can't leave blocks behind the end: the next mount goes on.
 
-use super::data::DirtyData;
 use super::inode::{Inode, InodeState};
 use super::{inode_table, map, Fs};
 use crate::cache::Handle;
@@ -162,11 +161,5 @@ impl Fs {
             return Ok(());
         }
         super::superblock::modify(h, self, |sb| sb.features.ro_compat |= RoCompat::LARGE_FILE)
-    }
-
-    /// Gives a file delayed data, for a size that is to be written later.
-    pub(crate) fn delayed<'a>(&self, state: &'a mut InodeState) -> &'a mut DirtyData {
-        let size = state.size();
-        state.data.get_or_insert_with(|| Box::new(DirtyData::new(size)))
     }
 }

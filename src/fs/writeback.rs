@@ -178,6 +178,7 @@ impl Fs {
         let (tid, raw) = self.update(credits, |h| {
             let mut raw = state.raw.clone();
             raw.size = size;
+            self.note_large_file(h, size)?;
             let mut goal = goal;
             let mut at = 0;
             while let Some((start, _)) = pages.get(at) {
@@ -205,13 +206,12 @@ impl Fs {
         let want = pages.len() as u32;
         let at = FileBlock(start);
         let mapping = map::lookup(&self.geometry, h, nr, raw, at, want)?;
-        let range = match mapping.physical {
-            Some(physical) => BlockRange::new(physical, mapping.len.min(want)),
-            None => {
-                let range = self.allocator.allocate_held(h, *goal, mapping.len.min(want))?;
-                map::insert(&self.allocator, h, nr, raw, at, range, false)?;
-                range
-            }
+        let range = if let Some(physical) = mapping.physical {
+            BlockRange::new(physical, mapping.len.min(want))
+        } else {
+            let range = self.allocator.allocate_held(h, *goal, mapping.len.min(want))?;
+            map::insert(&self.allocator, h, nr, raw, at, range, false)?;
+            range
         };
         if mapping.physical.is_some() && mapping.unwritten {
             map::set_written(&self.allocator, h, nr, raw, blocks(at, range.len))?;
@@ -361,6 +361,7 @@ impl Fs {
         let result = self.update(credits, |h| {
             let mut raw = state.raw.clone();
             raw.size = size;
+            self.note_large_file(h, size)?;
             for piece in pieces {
                 let at = FileBlock(piece.start);
                 match piece.kind {
@@ -396,6 +397,7 @@ impl Fs {
             let (tid, raw) = self.update(4, |h| {
                 let mut raw = state.raw.clone();
                 raw.size = size;
+                self.note_large_file(h, size)?;
                 inode_table::write(h, &self.geometry, inode.nr, &raw)?;
                 Ok(raw)
             })?;

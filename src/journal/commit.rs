@@ -91,15 +91,13 @@ impl Journal {
             Stats::count(&self.stats.two_flush_commits, 1);
             self.clock.wait(transaction.data_stamp)?;
         }
-        match &self.log {
-            Some(log) => self.write_to_log(log, transaction).map(Some),
-            None => {
-                let blocks: Vec<_> = transaction.blocks.iter().map(|(nr, b)| (*nr, b.clone())).collect();
-                self.write_home(&blocks)?;
-                self.clock.flush()?;
-                Ok(None)
-            }
+        if let Some(log) = &self.log {
+            return self.write_to_log(log, transaction).map(Some);
         }
+        let blocks: Vec<_> = transaction.blocks.iter().map(|(nr, b)| (*nr, b.clone())).collect();
+        self.write_home(&blocks)?;
+        self.clock.flush()?;
+        Ok(None)
     }
 
     fn write_to_log(&self, log: &Log, transaction: &Transaction) -> Result<Span> {
@@ -107,7 +105,7 @@ impl Journal {
         let head = log.ring.lock().head;
         let span = Span { tid: transaction.tid, start: head, blocks: image.len() as u32 };
         let commit_block = if log.async_commit { None } else { image.pop() };
-        self.write_runs(log, &image)?;
+        write_runs(log, &image)?;
         if let Some(block) = commit_block {
             self.clock.flush()?;
             let at = log.ring.lock().advance(head, image.len() as u32);
@@ -116,19 +114,6 @@ impl Journal {
         self.clock.flush()?;
         Stats::count(&self.stats.log_blocks_written, span.blocks as u64);
         Ok(span)
-    }
-
-    fn write_runs(&self, log: &Log, image: &[Arc<Block>]) -> Result<()> {
-        let runs = log.ring.lock().runs_from_head(image.len() as u32);
-        let mut rest = image;
-        for (start, count) in runs {
-            let (now, later) = rest.split_at(count as usize);
-            if !now.is_empty() {
-                log.medium.write(start, now)?;
-            }
-            rest = later;
-        }
-        Ok(())
     }
 
     /// The transaction is durable: its records are live, its frees usable, its waiters right.
@@ -169,6 +154,20 @@ impl Journal {
             self.want_checkpoint();
         }
     }
+}
+
+/// Writes log blocks from the head on: in one request, in two where the log wraps.
+fn write_runs(log: &Log, image: &[Arc<Block>]) -> Result<()> {
+    let runs = log.ring.lock().runs_from_head(image.len() as u32);
+    let mut rest = image;
+    for (start, count) in runs {
+        let (now, later) = rest.split_at(count as usize);
+        if !now.is_empty() {
+            log.medium.write(start, now)?;
+        }
+        rest = later;
+    }
+    Ok(())
 }
 
 /// The log blocks of a transaction, in order: revokes, descriptors and copies, commit block.

@@ -7,18 +7,18 @@ use std::process::Command;
 
 /// Which file system a test uses.
 #[derive(Copy, Clone, Debug)]
-pub struct Profile {
+pub(crate) struct Profile {
     name: &'static str,
     block_bytes: u32,
 }
 
 impl Profile {
-    pub fn new(name: &'static str, block_bytes: u32) -> Self {
+    pub(crate) fn new(name: &'static str, block_bytes: u32) -> Self {
         Self { name, block_bytes }
     }
 
     /// A new file system in memory.
-    pub fn make(&self) -> MemoryDevice {
+    pub(crate) fn make(&self) -> MemoryDevice {
         let megabytes = if self.block_bytes == 1024 { 8 } else { 24 };
         let device = MemoryDevice::new(megabytes << 20);
         let profile = match self.name {
@@ -33,7 +33,7 @@ impl Profile {
 }
 
 /// `e2fsck -fn` finds nothing to complain about.
-pub fn check_with_e2fsck(device: &dyn Device, what: &str) {
+pub(crate) fn check_with_e2fsck(device: &dyn Device, what: &str) {
     let mut image = tempfile::NamedTempFile::new().unwrap();
     let mut bytes = vec![0; device.size_bytes() as usize];
     device.read_at(0, &mut bytes).unwrap();

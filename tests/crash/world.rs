@@ -11,21 +11,21 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// xorshift64*: the same numbers everywhere.
-pub struct Random(u64);
+pub(crate) struct Random(u64);
 
 impl Random {
-    pub fn new(seed: u64) -> Self {
+    pub(crate) fn new(seed: u64) -> Self {
         Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
     }
 
-    pub fn next(&mut self) -> u64 {
+    pub(crate) fn next(&mut self) -> u64 {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;
         self.0 ^= self.0 >> 27;
         self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
     }
 
-    pub fn below(&mut self, limit: u64) -> u64 {
+    pub(crate) fn below(&mut self, limit: u64) -> u64 {
         (self.next() >> 33) % limit.max(1)
     }
 }
@@ -50,7 +50,7 @@ struct Promise {
     path_ends: usize,
 }
 
-pub struct World {
+pub(crate) struct World {
     fs: Arc<Fs>,
     device: Arc<RecordingDevice>,
     initial: MemoryDevice,
@@ -66,7 +66,7 @@ pub struct World {
 const ROOT: Caller = Caller::ROOT;
 
 impl World {
-    pub fn new(profile: Profile, options: &MountOptions, seed: u64) -> Self {
+    pub(crate) fn new(profile: Profile, options: &MountOptions, seed: u64) -> Self {
         let made = profile.make();
         let device = Arc::new(RecordingDevice::new(Arc::new(made.clone())));
         let fs = Fs::mount(device.clone(), options).unwrap();
@@ -81,15 +81,15 @@ impl World {
         Self { fs, device, initial: made, random, dirs, files, objects, promises, next_byte: 1 }
     }
 
-    pub fn initial(&self) -> MemoryDevice {
+    pub(crate) fn initial(&self) -> MemoryDevice {
         self.initial.clone()
     }
 
-    pub fn events(&self) -> Vec<Event> {
+    pub(crate) fn events(&self) -> Vec<Event> {
         self.device.events()
     }
 
-    pub fn run(&mut self, operations: usize) {
+    pub(crate) fn run(&mut self, operations: usize) {
         for _ in 0..operations {
             self.step();
         }
@@ -277,7 +277,7 @@ impl World {
     }
 
     /// Compares a recovered file system with the promises that hold when the power is cut at `position`.
-    pub fn compare(&self, fs: &Fs, position: usize) {
+    pub(crate) fn compare(&self, fs: &Fs, position: usize) {
         for promise in self.promises.iter().filter(|p| p.position <= position) {
             let what = || format!("cut at {position}: {:?} of {:?}", promise.path, promise.nr);
             if position <= promise.path_ends {
@@ -295,28 +295,28 @@ impl World {
             }
         }
         for dir in &self.dirs {
-            self.no_stale_bytes(fs, *dir, position);
+            no_stale_bytes(fs, *dir, position);
         }
     }
+}
 
-    /// A file holds zeroes and bytes of one writer only.
-    fn no_stale_bytes(&self, fs: &Fs, dir: InodeNr, position: usize) {
-        let Ok(_) = fs.getattr(dir) else { return };
-        let mut entries = Vec::new();
-        fs.readdir(dir, 0, &mut |entry| {
-            entries.push((entry.nr, entry.name.to_vec()));
-            true
-        })
-        .unwrap_or_else(|e| panic!("cut at {position}: readdir: {e}"));
-        for (nr, name) in entries {
-            let attr = fs.getattr(nr).unwrap_or_else(|e| panic!("cut at {position}: {name:?}: {e}"));
-            if attr.mode & 0o170_000 != 0o100_000 {
-                continue;
-            }
-            let content = fs.read(nr, 0, attr.size.min(1 << 24) as u32).unwrap();
-            let first = content.iter().find(|b| **b != 0).copied().unwrap_or(0);
-            let stale = content.iter().position(|b| *b != 0 && *b != first);
-            assert_eq!(stale, None, "cut at {position}: {:?} shows bytes of another file", name);
+/// A file holds zeroes and bytes of one writer only.
+fn no_stale_bytes(fs: &Fs, dir: InodeNr, position: usize) {
+    let Ok(_) = fs.getattr(dir) else { return };
+    let mut entries = Vec::new();
+    fs.readdir(dir, 0, &mut |entry| {
+        entries.push((entry.nr, entry.name.to_vec()));
+        true
+    })
+    .unwrap_or_else(|e| panic!("cut at {position}: readdir: {e}"));
+    for (nr, name) in entries {
+        let attr = fs.getattr(nr).unwrap_or_else(|e| panic!("cut at {position}: {name:?}: {e}"));
+        if attr.mode & 0o170_000 != 0o100_000 {
+            continue;
         }
+        let content = fs.read(nr, 0, attr.size.min(1 << 24) as u32).unwrap();
+        let first = content.iter().find(|b| **b != 0).copied().unwrap_or(0);
+        let stale = content.iter().position(|b| *b != 0 && *b != first);
+        assert_eq!(stale, None, "cut at {position}: {name:?} shows bytes of another file");
     }
 }
