@@ -66,7 +66,7 @@ fn rec_len_to_disk(len: usize, block_bytes: usize) -> u16 {
             0
         }
     } else {
-        ((len & 65532) | (len >> 16 & 3)) as u16
+        ((len & 0xfffc) | (len >> 16 & 3)) as u16
     }
 }
 
@@ -76,7 +76,7 @@ fn rec_len_from_disk(raw: u16, block_bytes: usize) -> usize {
     } else if raw == u16::MAX || raw == 0 {
         block_bytes
     } else {
-        raw as usize & 65532 | (raw as usize & 3) << 16
+        raw as usize & 0xfffc | (raw as usize & 3) << 16
     }
 }
 

@@ -106,7 +106,7 @@ impl Dir<'_> {
                 r.prefetch(&run);
                 for (i, nr) in run.iter().enumerate() {
                     let file_block = FileBlock(at + i as u32);
-                    let role = self.role(file_block, &*r.read_block(*nr)?);
+                    let role = self.role(file_block, &r.read_block(*nr)?);
                     let block = self.verified(r, *nr, role)?;
                     if let ControlFlow::Break(found) = f(file_block, *nr, &block, self.usable(role))? {
                         return Ok(Some(found));

@@ -522,7 +522,7 @@ fn a_damaged_index_is_searched_without_or_refused() {
             assert!(!dir.raw.flags.contains(InodeFlags::INDEX));
             assert_eq!(dir.lookup(b"new"), Some(file));
         }
-        assert_eq!(dir.lookup(&name_of(150)).is_some(), true);
+        assert!(dir.lookup(&name_of(150)).is_some());
     }
 }
 
@@ -675,12 +675,12 @@ fn a_million_entries() {
     for i in 0..count {
         assert!(dir.lookup(&name(i)).is_some());
     }
-    let looked_up = start.elapsed() - inserted;
+    let looked_up = start.elapsed();
     assert_eq!(dir.list(1000).len(), count as usize);
     for i in (0..count).filter(|i| i % 10 != 0) {
         dir.remove(&name(i));
     }
-    println!("{count} entries: in {inserted:?}, found {looked_up:?}, all {:?}", start.elapsed());
+    println!("{count} entries: in {inserted:?}, found after {looked_up:?}, all {:?}", start.elapsed());
     assert_eq!(dir.list(1000).len(), count as usize / 10);
     dir.settle();
     image.check(&blank.path());

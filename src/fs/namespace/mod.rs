@@ -53,6 +53,9 @@ const CREDITS: u32 = 80;
 /// Entries that a listing takes from a directory at a time.
 const LIST_BATCH: usize = 128;
 
+/// An entry of a listing: inode, type, name, next cookie.
+type Listed = (InodeNr, u8, Vec<u8>, u64);
+
 /// What a name is to be used for, which decides how `.` and `..` are refused.
 #[derive(Copy, Clone, PartialEq, Eq)]
 enum Purpose {
@@ -146,7 +149,7 @@ impl Fs {
         }
     }
 
-    fn list(&self, inode: &Arc<Inode>, cookie: u64) -> Result<Vec<(InodeNr, u8, Vec<u8>, u64)>> {
+    fn list(&self, inode: &Arc<Inode>, cookie: u64) -> Result<Vec<Listed>> {
         let state = inode.read();
         Self::check_dir(&state)?;
         let mut batch = Vec::new();

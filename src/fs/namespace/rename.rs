@@ -109,8 +109,11 @@ impl Fs {
             }
             None => (source.write(), None),
         };
-        let locked = Locked { old, new, source: source_state, victim: victim_state };
+        let mut locked = Locked { old, new, source: source_state, victim: victim_state };
         self.check_rename(&locked, victim.as_deref(), exchange, flags)?;
+        if victim.is_some() && !exchange {
+            self.flush_before_replacing(&source, &mut locked.source);
+        }
         let from = Side { dir: &old_dir, name };
         let to = Side { dir: &new_dir, name: new_name };
         let credits = 2 * CREDITS + self.remove_credits();
@@ -125,6 +128,18 @@ impl Fs {
         };
         let dirsync = self.publish_rename(locked, changed, tid, victim.as_ref());
         self.settle_names(dirsync, tid)
+    }
+
+    /// Puts a file's delayed data on its way before its name replaces another's, as ext4 does (auto_da_alloc): a
+    /// program that writes a new version and renames it over the old one without fsync must not find
+    /// neither after a crash. What can't be written now stays delayed; the rename doesn't depend on it.
+    fn flush_before_replacing(&self, source: &Arc<Inode>, state: &mut InodeState) {
+        if state.raw.is_regular() && state.data.is_some() {
+            if let Err(error) = self.flush_data(source, state, true) {
+                tracing::debug!(inode = source.nr.0, %error, "data stays delayed behind a rename");
+            }
+            self.writeback.settle(source, state);
+        }
     }
 
     /// Locks the two directories, ancestor first, else by number. Between two directories, the caller holds `rename_lock`.
@@ -257,11 +272,10 @@ impl Fs {
                 Self::drop_subdirectory(&mut old);
             }
             match (&mut new, victim.is_some()) {
-                // One directory comes, one goes.
-                (Some(_), true) => {}
                 (Some(new), false) => self.add_subdirectory(new),
                 (None, true) => Self::drop_subdirectory(&mut old),
-                (None, false) => {}
+                // One directory comes and one goes, or none does either.
+                (Some(_), true) | (None, false) => {}
             }
         }
         touch(&mut raw, now);

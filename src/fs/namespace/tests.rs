@@ -277,6 +277,20 @@ fn open_files_outlive_their_names() {
 }
 
 #[test]
+fn data_is_on_its_way_before_its_name_replaces_another() {
+    let m = Mount::new("-t ext4");
+    let new = m.file(ROOT, "new").unwrap().nr;
+    m.file(ROOT, "old").unwrap();
+    m.fs.write(new, 0, b"the new version", &USER, false).unwrap();
+    m.mv((ROOT, "new"), (ROOT, "other"), NONE).unwrap();
+    assert!(m.fs.inode(new).unwrap().read().data.is_some(), "a plain rename needs no data");
+    m.mv((ROOT, "other"), (ROOT, "old"), NONE).unwrap();
+    assert!(m.fs.inode(new).unwrap().read().data.as_ref().is_none_or(|data| data.pages.is_empty()));
+    assert_eq!(m.fs.read_record(new).unwrap().size, 15);
+    m.end();
+}
+
+#[test]
 fn immutable_and_append_only_count_on_every_path() {
     let m = Mount::new("-t ext4");
     let (fs, d) = (&m.fs, m.dir(ROOT, "d").unwrap().nr);
@@ -288,7 +302,8 @@ fn immutable_and_append_only_count_on_every_path() {
     let set = |nr: InodeNr, flags: InodeFlags| {
         let inode = fs.inode(nr).unwrap();
         let mut state = inode.write();
-        state.raw.flags = state.raw.flags - (InodeFlags::IMMUTABLE | InodeFlags::APPEND) | flags;
+        state.raw.flags.remove(InodeFlags::IMMUTABLE | InodeFlags::APPEND);
+        state.raw.flags.insert(flags);
     };
     set(d, InodeFlags::IMMUTABLE);
     fails(m.file(d, "new"), libc::EPERM);
