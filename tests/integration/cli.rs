@@ -69,7 +69,6 @@ macro_rules! needs_journalfs {
 fn background_mount_and_the_commands_for_it() {
     needs_journalfs!();
     let image = Image::formatted(64 << 20, "journalfs", &[]);
-    let before = field(&dumpe2fs(&image.path()), "Journal features");
     let place = Place::new();
     let output = mount(&image.path(), place.path(), &["-o", "batch=adaptive"]);
     assert!(output.status.success(), "{}", output.text());
@@ -85,8 +84,11 @@ fn background_mount_and_the_commands_for_it() {
     // It waits until the image is at rest.
     journalfs(&["umount"], place.path());
     image.assert_clean();
+    // What is only ours is gone; what the kernel's driver too sets at its first mount may stay.
     let after = field(&dumpe2fs(&image.path()), "Journal features");
-    assert_eq!(before, after, "the journal's features, put back at unmount");
+    for ours in ["journal_checksum", "journal_async_commit"] {
+        assert!(after.split_whitespace().all(|feature| feature != ours), "{after}");
+    }
 }
 
 #[test]

@@ -10,6 +10,7 @@ mod support;
 
 mod cli;
 mod concurrent;
+mod daemon;
 mod fs_mark;
 mod fsx;
 mod hostile;
