@@ -51,11 +51,11 @@ impl Allocator {
     pub fn unreserve(&self, range: BlockRange) {
         let mut overlay = self.overlay.lock();
         let usable = overlay.reserved.remove(range);
-        self.count_spoken_for(&usable, false);
+        self.usable_again(&usable);
     }
 
-    /// Clears the blocks' bits. They come back when this transaction is durable (rule J9). Whoever may have logged them
-    /// calls [`Handle::forget`] too (rule J7).
+    /// Clears the blocks' bits, and has the journal forget what it logged of them (rule J7): no free goes without.
+    /// They come back when this transaction is durable (rule J9).
     pub fn free(&self, h: &mut Handle<'_>, range: BlockRange) -> Result<()> {
         if self.is_own(range) {
             let why = format!("{} blocks of the file system itself were to be freed", range.len);
@@ -73,6 +73,7 @@ impl Allocator {
             })?;
         }
         h.note_freed(range);
+        h.forget(range);
         Ok(())
     }
 

@@ -244,6 +244,16 @@ impl Allocator {
                 counts.spoken_for.fetch_add(bits.end - bits.start, Ordering::Relaxed);
             } else {
                 counts.spoken_for.fetch_sub(bits.end - bits.start, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Blocks that were spoken for are free for all: longer runs than were known may be among them. The caller holds the
+    /// overlay's lock, as a search does while it makes the hint.
+    fn usable_again(&self, usable: &[BlockRange]) {
+        self.count_spoken_for(usable, false);
+        for (group, _, _) in usable.iter().flat_map(|range| self.by_group(*range)) {
+            if let Some(counts) = self.group(group) {
                 counts.longest_run.store(u32::MAX, Ordering::Relaxed);
             }
         }
@@ -295,7 +305,7 @@ impl Observer for Allocator {
         let mut overlay = self.overlay.lock();
         for range in freed {
             let usable = overlay.pending.remove(*range);
-            self.count_spoken_for(&usable, false);
+            self.usable_again(&usable);
         }
     }
 }

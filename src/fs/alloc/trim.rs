@@ -49,6 +49,6 @@ impl Allocator {
     pub fn trimmed(&self, run: BlockRange) {
         let mut overlay = self.overlay.lock();
         let usable = overlay.trimming.remove(run);
-        self.count_spoken_for(&usable, false);
+        self.usable_again(&usable);
     }
 }

@@ -12,7 +12,7 @@ mod size;
 #[cfg(test)]
 mod tests;
 
-pub use size::{blocks_max, insert_credits, max_size, metadata_blocks_max, remove_credits};
+pub use size::{blocks_max, insert_credits, metadata_blocks_max, remove_credits};
 
 use super::alloc::Allocator;
 use crate::cache::{Handle, ReadBlock};
@@ -189,7 +189,6 @@ impl Budget {
 /// Frees a run of the file's data blocks, and takes it off `i_blocks`.
 fn free_data(allocator: &Allocator, h: &mut Handle<'_>, raw: &mut RawInode, range: BlockRange) -> Result<()> {
     allocator.free(h, range)?;
-    h.forget(range);
     let sectors = u64::from(range.len) * u64::from(allocator.geometry().sectors_per_block());
     raw.blocks = raw.blocks.saturating_sub(sectors);
     Ok(())

@@ -31,11 +31,6 @@ pub fn blocks_max(geometry: &Geometry, raw: &RawInode) -> u64 {
     }
 }
 
-/// The largest size of a file, in bytes.
-pub fn max_size(geometry: &Geometry, raw: &RawInode) -> u64 {
-    blocks_max(geometry, raw).saturating_mul(u64::from(geometry.block_bytes)).min(i64::MAX as u64)
-}
-
 /// The root's depth; what a corrupt root says is cut to the format's limit.
 fn depth(raw: &RawInode) -> u32 {
     let depth = raw.block.get(6..8).map_or(0, |b| u16::from_le_bytes([b[0], b[1]]));

@@ -73,9 +73,9 @@ impl Subject {
     fn set_state(&mut self, blocks: Range<u64>, unwritten: bool) {
         let allocator = &self.image.allocator;
         self.image
-            .change(FILE, |h, raw| match unwritten {
-                true => set_unwritten(allocator, h, FILE, raw, blocks.clone()),
-                false => set_written(allocator, h, FILE, raw, blocks.clone()),
+            .change(FILE, |h, raw| {
+                let set = if unwritten { set_unwritten } else { set_written };
+                set(allocator, h, FILE, raw, blocks.clone())
             })
             .unwrap();
         for (block, state) in &mut self.model {
@@ -148,7 +148,7 @@ fn run_steps(options: &str, steps: Vec<Step>) {
     for (i, step) in steps.into_iter().enumerate() {
         match step {
             Step::Fill(start, len, unwritten) => {
-                subject.fill(start..start + len, unwritten && extents).unwrap()
+                subject.fill(start..start + len, unwritten && extents).unwrap();
             }
             Step::Punch(start, len, budget) => {
                 subject.punch(u64::from(start)..u64::from(start + len), budget).unwrap();
