@@ -37,9 +37,11 @@ impl Subject {
             if found.physical.is_none() {
                 let image = &self.image;
                 let range = image.change(FILE, |h, raw| {
+                    let credits = insert_credits(&image.geometry, raw, found.len, 1);
                     let goal = goal(&image.geometry, h, FILE, raw, FileBlock(at))?;
                     let range = image.allocator.allocate(h, goal, found.len)?;
                     insert(&image.allocator, h, FILE, raw, FileBlock(at), range, unwritten)?;
+                    assert!(h.blocks_changed() <= credits, "{} > {credits}", h.blocks_changed());
                     Ok(range)
                 })?;
                 for (i, nr) in range.iter().enumerate() {
@@ -59,7 +61,9 @@ impl Subject {
         while let Some(range) = rest {
             let image = &self.image;
             let step = |h: &mut Handle<'_>, raw: &mut RawInode| {
-                remove(&image.allocator, h, FILE, raw, range.clone(), budget)
+                let done = remove(&image.allocator, h, FILE, raw, range.clone(), budget)?;
+                assert!(h.blocks_changed() <= remove_credits(budget), "{} for {budget}", h.blocks_changed());
+                Ok(done)
             };
             let done = image.change(FILE, step)?;
             assert!(done.rest.as_ref().is_none_or(|rest| rest.end < range.end), "no progress");
@@ -74,8 +78,12 @@ impl Subject {
         let allocator = &self.image.allocator;
         self.image
             .change(FILE, |h, raw| {
+                let count = (blocks.end - blocks.start) as u32;
+                let credits = insert_credits(allocator.geometry(), raw, count, count);
                 let set = if unwritten { set_unwritten } else { set_written };
-                set(allocator, h, FILE, raw, blocks.clone())
+                set(allocator, h, FILE, raw, blocks.clone())?;
+                assert!(h.blocks_changed() <= credits, "{} > {credits}", h.blocks_changed());
+                Ok(())
             })
             .unwrap();
         for (block, state) in &mut self.model {
@@ -200,11 +208,13 @@ fn trees_grow_deep_and_shrink_again() {
         let added = image
             .change(FILE, |h, raw| {
                 let mut added = Vec::new();
+                let credits = insert_credits(&image.geometry, raw, 250, 250);
                 for n in chunk {
                     let nr = image.allocator.allocate(h, BlockNr(1), 1)?;
                     insert(&image.allocator, h, FILE, raw, FileBlock(2 * n), nr, false)?;
                     added.push((2 * n, (nr.start.0, false)));
                 }
+                assert!(h.blocks_changed() <= credits, "{} > {credits}", h.blocks_changed());
                 Ok(added)
             })
             .unwrap();
