@@ -96,7 +96,8 @@ impl BlockCache {
         }
     }
 
-    /// The newest version of a block, read from the journal's memory or the device on a miss.
+    /// The newest version of a block, read from the journal's memory or the device on a miss
+    /// (unless this thread is [not to wait](super::without_waiting)).
     pub fn read(&self, nr: BlockNr) -> Result<Arc<Block>> {
         let (lock, loaded) = self.shard(nr);
         let ticket = {
@@ -107,6 +108,7 @@ impl BlockCache {
                         *referenced = true;
                         return Ok(block.clone());
                     }
+                    _ if !super::patience::may_wait() => return Err(Error::NotCached(nr)),
                     Some(Slot::Loading(_)) => loaded.wait(&mut shard),
                     None => break,
                 }

@@ -7,9 +7,11 @@
 
 mod block;
 mod handle;
+mod patience;
 
 pub use block::BlockCache;
 pub use handle::Handle;
+pub use patience::without_waiting;
 
 use crate::device::Block;
 use crate::error::Result;

@@ -101,6 +101,19 @@ impl Fs {
         ))
     }
 
+    /// Whether an operation on the inode would wait: it has to be read, or somebody is at work on it.
+    pub fn is_busy(&self, nr: InodeNr) -> bool {
+        self.inodes.get(nr).is_none_or(|inode| inode.try_read().is_none())
+    }
+
+    /// Runs `f`, which only looks, if what it looks at is in memory.
+    pub fn at_once<R>(&self, f: impl FnOnce() -> Result<R>) -> Option<Result<R>> {
+        match crate::cache::without_waiting(f) {
+            Err(Error::NotCached(_)) => None,
+            result => Some(result),
+        }
+    }
+
     /// The inode, locked to be changed, and alive.
     pub fn live<'a>(&self, inode: &'a Inode) -> Result<RwLockWriteGuard<'a, InodeState>> {
         let state = inode.write();

@@ -193,6 +193,23 @@ impl Fs {
         Ok(bytes.len() as u32)
     }
 
+    /// Whether a write might wait: for the inode, for room for delayed data, or for the old bytes of a
+    /// block that it covers in part.
+    pub fn write_may_wait(&self, nr: InodeNr, offset: u64, len: usize) -> bool {
+        if self.writeback.bytes() + len as u64 >= self.writeback.limit_bytes {
+            return true;
+        }
+        let Some(inode) = self.inodes.get(nr) else { return true };
+        let Some(state) = inode.try_write() else { return true };
+        let block_bytes = u64::from(self.geometry.block_bytes);
+        let in_part = |at: u64| {
+            let block = at / block_bytes;
+            let delayed = state.data.as_ref().is_some_and(|d| d.pages.contains_key(&(block as u32)));
+            !at.is_multiple_of(block_bytes) && block * block_bytes < state.raw.size && !delayed
+        };
+        in_part(offset) || in_part(offset.saturating_add(len as u64))
+    }
+
     /// Whether file data may change: a regular file, not immutable, on a writable file system.
     pub(crate) fn check_writable(&self, state: &InodeState) -> Result<()> {
         if self.is_read_only() {

@@ -104,6 +104,11 @@ impl Inode {
         self.state.write()
     }
 
+    /// Locks the inode to look at it, if nobody changes it.
+    pub fn try_read(&self) -> Option<RwLockReadGuard<'_, InodeState>> {
+        self.state.try_read()
+    }
+
     /// Locks the inode to change it, if nobody has it locked.
     pub fn try_write(&self) -> Option<RwLockWriteGuard<'_, InodeState>> {
         self.state.try_write()

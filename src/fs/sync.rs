@@ -32,6 +32,15 @@ impl Fs {
         }
     }
 
+    /// Whether [`fsync_then`](Self::fsync_then) will only touch memory before it leaves the rest to the committer.
+    pub fn sync_is_quick(&self, nr: InodeNr) -> bool {
+        let Some(inode) = self.inodes.get(nr) else { return false };
+        let Some(state) = inode.try_read() else { return false };
+        let bytes =
+            state.data.as_ref().map_or(0, |d| d.pages.len() as u64 * self.geometry.block_bytes as u64);
+        !state.raw.is_dir() && bytes <= super::writeback::LOGGED_BYTES_MAX
+    }
+
     /// Puts a file's changes on their way. Returns the transaction and the flush to wait for.
     fn prepare_sync(&self, nr: InodeNr, datasync: bool) -> Result<(Option<Tid>, u64)> {
         if self.journal.is_aborted() {

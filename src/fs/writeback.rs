@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::Arc;
 
 /// Data of a file that somebody syncs is logged up to this many bytes, and written in place beyond.
-const LOGGED_BYTES_MAX: u64 = 64 << 10;
+pub(super) const LOGGED_BYTES_MAX: u64 = 64 << 10;
 
 /// Blocks that go in place before their metadata joins a transaction.
 const IN_PLACE_BLOCKS: usize = 2048;

@@ -107,15 +107,35 @@ impl<O: Operations> Front<O> {
         }
     }
 
+    /// Answers what only looks, from memory if all of it is there.
+    fn on_look<R: Fail, T>(
+        &self,
+        ino: INodeNo,
+        reply: R,
+        work: impl Fn(&Service<O>) -> Result<T> + Send + 'static,
+        send: impl FnOnce(R, T) + Send + 'static,
+    ) {
+        if self.service.lane(ino.0) == Lane::Inline {
+            match catch_unwind(AssertUnwindSafe(|| self.service.at_once(&work))) {
+                Ok(Some(result)) => return answer(reply, || result, send),
+                Ok(None) => {}
+                Err(panic) => return answer(reply, || std::panic::resume_unwind(panic), send),
+            }
+        }
+        self.on(Lane::Worker, reply, work, send);
+    }
+
     /// Answers a change of a directory: with `sync` and `dirsync` it waits until it is durable.
     fn on_change<R: Fail, T>(
         &self,
+        parent: INodeNo,
         reply: R,
         work: impl FnOnce(&Service<O>) -> Result<T> + Send + 'static,
         send: impl FnOnce(R, T) + Send + 'static,
     ) {
         let waits = self.options().dirsync || self.options().sync;
-        self.on(Lane::of(waits), reply, work, send);
+        let lane = if waits { Lane::Worker } else { self.service.lane(parent.0) };
+        self.on(lane, reply, work, send);
     }
 
     /// How an entry is sent, with how long it stays right.
@@ -134,9 +154,46 @@ impl<O: Operations> Front<O> {
 
     fn fsync_any(&self, req: &Request, ino: INodeNo, datasync: bool, reply: ReplyEmpty) {
         let (service, pid) = (self.service.clone(), req.pid());
-        self.workers.submit(Box::new(move || {
+        let start = move || {
             let done = Box::new(move |result: Result<()>| answer(reply, || result, |reply, ()| reply.ok()));
             service.fsync_then(ino.0, datasync, pid, done);
+        };
+        match self.service.fsync_lane(ino.0) {
+            Lane::Worker => self.workers.submit(Box::new(start)),
+            // What panics here drops the reply, which says EIO.
+            Lane::Inline => {
+                if catch_unwind(AssertUnwindSafe(start)).is_err() {
+                    tracing::error!("an fsync failed by a bug; its caller gets an I/O error");
+                }
+            }
+        }
+    }
+
+    /// Fills `reply` with the entries behind `cookie`, on a worker. An error after the first entries is left for the next request to meet.
+    fn list<R: Fail>(
+        &self,
+        ino: INodeNo,
+        cookie: u64,
+        with_attributes: bool,
+        mut reply: R,
+        add: impl Fn(&Service<O>, &mut R, &ListedEntry) -> bool + Send + 'static,
+        send: impl FnOnce(R) + Send + 'static,
+    ) {
+        let service = self.service.clone();
+        self.workers.submit(Box::new(move || {
+            let mut added = false;
+            let listed = catch_unwind(AssertUnwindSafe(|| {
+                service.readdir(ino.0, cookie, with_attributes, &mut |entry| {
+                    let full = add(&service, &mut reply, entry);
+                    added |= !full;
+                    full
+                })
+            }));
+            match listed {
+                _ if added => send(reply),
+                Ok(result) => answer(reply, || result, |reply, ()| send(reply)),
+                Err(panic) => answer(reply, || std::panic::resume_unwind(panic), |reply, ()| send(reply)),
+            }
         }));
     }
 }
@@ -150,10 +207,12 @@ impl<O: Operations> fuser::Filesystem for Front<O> {
     fn lookup(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         let send = self.send_entry();
         let negative = self.options().negative_timeout;
-        answer(
+        let name = name.as_bytes().to_vec();
+        self.on_look(
+            parent,
             reply,
-            || self.service.lookup(parent.0, name.as_bytes()),
-            |reply, found| match found {
+            move |service| service.lookup(parent.0, &name),
+            move |reply, found| match found {
                 Some(attr) => send(reply, attr),
                 None => reply.entry_with_ttls(&negative, &negative, &no_entry(), Generation(0)),
             },
@@ -169,7 +228,12 @@ impl<O: Operations> fuser::Filesystem for Front<O> {
 
     fn getattr(&self, _req: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
         let timeout = self.options().attr_timeout;
-        answer(reply, || self.service.getattr(ino.0), |reply, attr| reply.attr(&timeout, &attributes(&attr)));
+        self.on_look(
+            ino,
+            reply,
+            move |service| service.getattr(ino.0),
+            move |reply, attr| reply.attr(&timeout, &attributes(&attr)),
+        );
     }
 
     fn setattr(
@@ -211,7 +275,8 @@ impl<O: Operations> fuser::Filesystem for Front<O> {
     }
 
     fn readlink(&self, _req: &Request, ino: INodeNo, reply: ReplyData) {
-        answer(reply, || self.service.readlink(ino.0), |reply, target| reply.data(&target));
+        let read = move |service: &Service<O>| service.readlink(ino.0);
+        self.on_look(ino, reply, read, |reply, target| reply.data(&target));
     }
 
     fn mknod(
@@ -226,32 +291,32 @@ impl<O: Operations> fuser::Filesystem for Front<O> {
     ) {
         let (name, caller) = (name.as_bytes().to_vec(), caller(req));
         let make = move |service: &Service<O>| service.mknod(parent.0, &name, mode, rdev, umask, &caller);
-        self.on_change(reply, make, self.send_entry());
+        self.on_change(parent, reply, make, self.send_entry());
     }
 
     fn mkdir(&self, req: &Request, parent: INodeNo, name: &OsStr, mode: u32, umask: u32, reply: ReplyEntry) {
         let (name, caller) = (name.as_bytes().to_vec(), caller(req));
         let make = move |service: &Service<O>| service.mkdir(parent.0, &name, mode, umask, &caller);
-        self.on_change(reply, make, self.send_entry());
+        self.on_change(parent, reply, make, self.send_entry());
     }
 
     fn unlink(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let name = name.as_bytes().to_vec();
         let remove = move |service: &Service<O>| service.unlink(parent.0, &name);
-        self.on_change(reply, remove, |reply, ()| reply.ok());
+        self.on_change(parent, reply, remove, |reply, ()| reply.ok());
     }
 
     fn rmdir(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let name = name.as_bytes().to_vec();
         let remove = move |service: &Service<O>| service.rmdir(parent.0, &name);
-        self.on_change(reply, remove, |reply, ()| reply.ok());
+        self.on_change(parent, reply, remove, |reply, ()| reply.ok());
     }
 
     fn symlink(&self, req: &Request, parent: INodeNo, link_name: &OsStr, target: &Path, reply: ReplyEntry) {
         let (name, caller) = (link_name.as_bytes().to_vec(), caller(req));
         let target = target.as_os_str().as_bytes().to_vec();
         let make = move |service: &Service<O>| service.symlink(parent.0, &name, &target, &caller);
-        self.on_change(reply, make, self.send_entry());
+        self.on_change(parent, reply, make, self.send_entry());
     }
 
     fn rename(
@@ -268,19 +333,19 @@ impl<O: Operations> fuser::Filesystem for Front<O> {
         let rename = move |service: &Service<O>| {
             service.rename(parent.0, &name, newparent.0, &newname, flags.bits(), &caller)
         };
-        self.on_change(reply, rename, |reply, ()| reply.ok());
+        self.on_change(newparent, reply, rename, |reply, ()| reply.ok());
     }
 
     fn link(&self, _req: &Request, ino: INodeNo, newparent: INodeNo, newname: &OsStr, reply: ReplyEntry) {
         let newname = newname.as_bytes().to_vec();
         let link = move |service: &Service<O>| service.link(ino.0, newparent.0, &newname);
-        self.on_change(reply, link, self.send_entry());
+        self.on_change(newparent, reply, link, self.send_entry());
     }
 
     fn open(&self, req: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         let caller = caller(req);
         self.on(
-            self.service.open_lane(ino.0, flags.0),
+            self.service.lane(ino.0),
             reply,
             move |service| service.open(ino.0, flags.0, &caller),
             // Nobody else changes the file, so what the kernel has cached of it stays right.
@@ -380,25 +445,11 @@ impl<O: Operations> fuser::Filesystem for Front<O> {
     }
 
     fn readdir(&self, _req: &Request, ino: INodeNo, _fh: FileHandle, offset: u64, reply: ReplyDirectory) {
-        self.on(
-            Lane::Worker,
-            reply,
-            move |service| service.readdir(ino.0, offset, false),
-            |mut reply, entries| {
-                for entry in &entries {
-                    let full = reply.add(
-                        INodeNo(entry.nr.0.into()),
-                        entry.next_cookie,
-                        file_type(entry.mode),
-                        OsStr::from_bytes(&entry.name),
-                    );
-                    if full {
-                        break;
-                    }
-                }
-                reply.ok();
-            },
-        );
+        let add = |_: &Service<O>, reply: &mut ReplyDirectory, entry: &ListedEntry| {
+            let (nr, name) = (INodeNo(entry.nr.0.into()), OsStr::from_bytes(&entry.name));
+            reply.add(nr, entry.next_cookie, file_type(entry.mode), name)
+        };
+        self.list(ino, offset, false, reply, add, ReplyDirectory::ok);
     }
 
     fn readdirplus(
@@ -409,20 +460,7 @@ impl<O: Operations> fuser::Filesystem for Front<O> {
         offset: u64,
         reply: ReplyDirectoryPlus,
     ) {
-        let service = self.service.clone();
-        self.on(
-            Lane::Worker,
-            reply,
-            move |service| service.readdir(ino.0, offset, true),
-            move |mut reply, entries| {
-                for entry in &entries {
-                    if add_plus(&service, &mut reply, entry) {
-                        break;
-                    }
-                }
-                reply.ok();
-            },
-        );
+        self.list(ino, offset, true, reply, add_plus, ReplyDirectoryPlus::ok);
     }
 
     fn statfs(&self, _req: &Request, _ino: INodeNo, reply: ReplyStatfs) {
@@ -455,21 +493,25 @@ impl<O: Operations> fuser::Filesystem for Front<O> {
         _position: u32,
         reply: ReplyEmpty,
     ) {
-        let set = || self.service.setxattr(ino.0, name.as_bytes(), value, flags, &caller(req));
-        answer(reply, set, |reply, ()| reply.ok());
+        let (name, value, caller) = (name.as_bytes().to_vec(), value.to_vec(), caller(req));
+        let set = move |service: &Service<O>| service.setxattr(ino.0, &name, &value, flags, &caller);
+        self.on(self.service.lane(ino.0), reply, set, |reply, ()| reply.ok());
     }
 
     fn getxattr(&self, _req: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
-        answer(reply, || self.service.getxattr(ino.0, name.as_bytes(), size), send_sized);
+        let name = name.as_bytes().to_vec();
+        self.on_look(ino, reply, move |service| service.getxattr(ino.0, &name, size), send_sized);
     }
 
     fn listxattr(&self, req: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
-        answer(reply, || self.service.listxattr(ino.0, size, &caller(req)), send_sized);
+        let caller = caller(req);
+        self.on_look(ino, reply, move |service| service.listxattr(ino.0, size, &caller), send_sized);
     }
 
     fn removexattr(&self, req: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let remove = || self.service.removexattr(ino.0, name.as_bytes(), &caller(req));
-        answer(reply, remove, |reply, ()| reply.ok());
+        let (name, caller) = (name.as_bytes().to_vec(), caller(req));
+        let remove = move |service: &Service<O>| service.removexattr(ino.0, &name, &caller);
+        self.on(self.service.lane(ino.0), reply, remove, |reply, ()| reply.ok());
     }
 
     fn access(&self, _req: &Request, _ino: INodeNo, _mask: AccessFlags, reply: ReplyEmpty) {
@@ -490,7 +532,7 @@ impl<O: Operations> fuser::Filesystem for Front<O> {
         let timeout = self.options().attr_timeout.min(self.options().entry_timeout);
         let (name, caller) = (name.as_bytes().to_vec(), caller(req));
         let create = move |service: &Service<O>| service.create(parent.0, &name, mode, umask, flags, &caller);
-        self.on_change(reply, create, move |reply, attr: Attr| match entry(&attr) {
+        self.on_change(parent, reply, create, move |reply, attr: Attr| match entry(&attr) {
             Ok(file_attr) => reply.created(
                 &timeout,
                 &file_attr,

@@ -172,6 +172,26 @@ impl Operations for Fs {
         Fs::forget(self, nr);
     }
 
+    fn fsync_may_wait(&self, nr: InodeNr) -> bool {
+        !self.sync_is_quick(nr)
+    }
+
+    fn is_busy(&self, nr: InodeNr) -> bool {
+        Fs::is_busy(self, nr)
+    }
+
+    fn at_once<R>(&self, f: impl FnOnce() -> Result<R>) -> Option<Result<R>> {
+        Fs::at_once(self, f)
+    }
+
+    fn write_may_wait(&self, nr: InodeNr, offset: u64, len: usize) -> bool {
+        Fs::write_may_wait(self, nr, offset, len)
+    }
+
+    fn release_may_wait(&self, nr: InodeNr) -> bool {
+        Fs::is_busy(self, nr)
+    }
+
     fn target(&self) -> Option<&dyn Target> {
         Some(self)
     }

@@ -11,14 +11,14 @@ const BACKGROUND_MAX: u16 = 64;
 /// Asks for what is both offered and wanted.
 ///
 /// Never asked for: `SETXATTR_EXT` (fuser 0.18 then misreads SETXATTR), `AUTO_INVAL_DATA` (nobody but the kernel
-/// changes our files), locks (the kernel does them itself), `NO_OPEN` (an open is where immutable and append-only
+/// changes our files), `ATOMIC_O_TRUNC` (opening a running program to read and truncate then
+/// truncates it before the kernel says `ETXTBSY`), locks (the kernel does them itself), `NO_OPEN` (an open is where immutable and append-only
 /// files are refused).
 pub(super) fn negotiate(config: &mut KernelConfig, options: &FuseOptions) {
     let mut wanted = InitFlags::FUSE_ASYNC_READ
         | InitFlags::FUSE_ASYNC_DIO
         | InitFlags::FUSE_BIG_WRITES
         | InitFlags::FUSE_MAX_PAGES
-        | InitFlags::FUSE_ATOMIC_O_TRUNC
         // The umask is applied in the file system, which knows about default ACLs.
         | InitFlags::FUSE_DONT_MASK
         | InitFlags::FUSE_PARALLEL_DIROPS

@@ -113,6 +113,18 @@ pub trait Operations: Send + Sync + 'static {
     fn write_may_wait(&self, _nr: InodeNr, _offset: u64, _len: usize) -> bool {
         false
     }
+    /// Whether [`Operations::fsync_then`] might wait itself, before it leaves the rest to others.
+    fn fsync_may_wait(&self, _nr: InodeNr) -> bool {
+        true
+    }
+    /// Whether anything with this inode might wait: it is not in memory, or locked by somebody at work on it.
+    fn is_busy(&self, _nr: InodeNr) -> bool {
+        false
+    }
+    /// Runs `f`, which only looks, if that needs no waiting for the device.
+    fn at_once<R>(&self, f: impl FnOnce() -> Result<R>) -> Option<Result<R>> {
+        Some(f())
+    }
     /// Whether a release might wait for the device.
     fn release_may_wait(&self, _nr: InodeNr) -> bool {
         false

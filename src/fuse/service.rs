@@ -78,8 +78,8 @@ impl Sized {
 
 /// A file above this size may take long to truncate.
 const QUICK_TRUNCATE_BYTES: u64 = 16 << 20;
-/// Entries per directory request; the kernel asks for 4 to 32 KiB at a time, which hold fewer.
-const ENTRIES_MAX: usize = 2048;
+/// Directory entries taken from the file system at a time.
+const LISTING_BATCH: usize = 64;
 
 /// A mounted file system, as requests see it.
 pub(super) struct Service<O> {
@@ -154,15 +154,28 @@ impl<O: Operations> Service<O> {
         self.ops.getattr(inode_of(node)?)
     }
 
+    /// Where a request belongs that changes this inode, or looks at it.
+    pub(super) fn lane(&self, node: u64) -> Lane {
+        Lane::of(inode_of(node).is_ok_and(|nr| self.ops.is_busy(nr)))
+    }
+
+    /// Does what only looks at things, if no waiting for the device is needed.
+    pub(super) fn at_once<R>(&self, look: impl FnOnce(&Self) -> Result<R>) -> Option<Result<R>> {
+        self.ops.at_once(|| look(self))
+    }
+
     /// Where SETATTR belongs: a truncation of a large file may take long.
     pub(super) fn setattr_lane(&self, node: u64, size: Option<u64>) -> Lane {
         match size {
             Some(size) => self.truncate_lane(node, size),
-            None => Lane::Inline,
+            None => self.lane(node),
         }
     }
 
     fn truncate_lane(&self, node: u64, size: u64) -> Lane {
+        if self.lane(node) == Lane::Worker {
+            return Lane::Worker;
+        }
         match self.getattr(node) {
             Ok(attr) if attr.size.saturating_sub(size) > QUICK_TRUNCATE_BYTES => Lane::Worker,
             // The tail of the last block may have to be read to be zeroed.
@@ -278,16 +291,7 @@ impl<O: Operations> Service<O> {
         self.ops.rename(inode_of(parent)?, name, inode_of(new_parent)?, new_name, flags, caller)
     }
 
-    /// Where OPEN belongs: with `O_TRUNC` it truncates.
-    pub(super) fn open_lane(&self, node: u64, flags: i32) -> Lane {
-        if flags & libc::O_TRUNC != 0 {
-            self.truncate_lane(node, 0)
-        } else {
-            Lane::Inline
-        }
-    }
-
-    /// OPEN of a file.
+    /// OPEN of a file. The kernel truncates by SETATTR.
     pub(super) fn open(&self, node: u64, flags: i32, caller: &Caller) -> Result<()> {
         let nr = inode_of(node)?;
         self.open_inode(nr, flags, caller)?;
@@ -348,6 +352,11 @@ impl<O: Operations> Service<O> {
         self.ops.write(inode_of(node)?, offset, data, caller, kill_priv)
     }
 
+    /// Where FSYNC belongs.
+    pub(super) fn fsync_lane(&self, node: u64) -> Lane {
+        Lane::of(inode_of(node).is_ok_and(|nr| self.ops.fsync_may_wait(nr)))
+    }
+
     /// FSYNC and FSYNCDIR. A directory's commits everything that the daemon holds.
     pub(super) fn fsync_then(&self, node: u64, datasync: bool, pid: u32, done: Done) {
         match inode_of(node) {
@@ -356,26 +365,43 @@ impl<O: Operations> Service<O> {
         }
     }
 
-    /// READDIR and READDIRPLUS: entries behind `cookie`, about as many as an answer holds.
-    pub(super) fn readdir(&self, node: u64, cookie: u64, with_attributes: bool) -> Result<Vec<ListedEntry>> {
-        let mut entries = Vec::new();
-        self.ops.readdir(inode_of(node)?, cookie, &mut |entry| {
-            entries.push(ListedEntry {
-                nr: entry.nr,
-                mode: mode_of_kind(entry.kind),
-                name: entry.name.to_vec(),
-                next_cookie: entry.next_cookie,
-                attr: None,
-            });
-            entries.len() < ENTRIES_MAX
-        })?;
-        // Outside the directory's lock. An entry that has gone meanwhile, or whose inode can't be
-        // read, is listed without attributes: who wants them asks and gets the error.
-        for entry in entries.iter_mut().filter(|entry| with_attributes || entry.mode == 0) {
-            entry.attr = self.ops.getattr(entry.nr).ok().filter(|attr| attr.links > 0);
-            entry.mode = entry.attr.as_ref().map_or(entry.mode, |attr| attr.mode.into());
+    /// READDIR and READDIRPLUS: gives `add` the entries behind `cookie` until it says that there is no room.
+    pub(super) fn readdir(
+        &self,
+        node: u64,
+        mut cookie: u64,
+        with_attributes: bool,
+        add: &mut dyn FnMut(&ListedEntry) -> bool,
+    ) -> Result<()> {
+        let directory = inode_of(node)?;
+        loop {
+            let mut batch = Vec::new();
+            self.ops.readdir(directory, cookie, &mut |entry| {
+                batch.push(ListedEntry {
+                    nr: entry.nr,
+                    mode: mode_of_kind(entry.kind),
+                    name: entry.name.to_vec(),
+                    next_cookie: entry.next_cookie,
+                    attr: None,
+                });
+                batch.len() < LISTING_BATCH
+            })?;
+            for entry in &mut batch {
+                // Outside the directory's lock. An entry that has gone meanwhile, or whose inode can't be
+                // read, is listed without attributes: who wants them asks and gets the error.
+                if with_attributes || entry.mode == 0 {
+                    entry.attr = self.ops.getattr(entry.nr).ok().filter(|attr| attr.links > 0);
+                    entry.mode = entry.attr.as_ref().map_or(entry.mode, |attr| attr.mode.into());
+                }
+                cookie = entry.next_cookie;
+                if add(entry) {
+                    return Ok(());
+                }
+            }
+            if batch.len() < LISTING_BATCH {
+                return Ok(());
+            }
         }
-        Ok(entries)
     }
 
     /// READDIRPLUS gives a reference with each entry that has attributes, "." and ".." apart.
