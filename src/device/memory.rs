@@ -4,14 +4,18 @@ use super::Device;
 use parking_lot::RwLock;
 use std::collections::BTreeMap;
 use std::io;
+use std::sync::Arc;
 
 const PAGE_BYTES: u64 = 4096;
 
-/// A sparse device in memory; pages that were never written read as zeroes.
+/// A sparse device in memory; pages that were never written read as zeroes. A clone shares pages until one side
+/// writes them, so a test can keep thousands of states of one device.
 pub struct MemoryDevice {
     size_bytes: u64,
-    pages: RwLock<BTreeMap<u64, Box<[u8]>>>,
+    pages: RwLock<BTreeMap<u64, Arc<Page>>>,
 }
+
+type Page = [u8; PAGE_BYTES as usize];
 
 impl Clone for MemoryDevice {
     fn clone(&self) -> Self {
@@ -61,8 +65,8 @@ impl Device for MemoryDevice {
         self.check(offset, buf.len() as u64)?;
         let mut pages = self.pages.write();
         for_pages(offset, buf.len(), |page, to, from, len| {
-            let bytes = pages.entry(page).or_insert_with(|| vec![0; PAGE_BYTES as usize].into());
-            bytes[to..to + len].copy_from_slice(&buf[from..from + len]);
+            let bytes = pages.entry(page).or_insert_with(|| Arc::new([0; PAGE_BYTES as usize]));
+            Arc::make_mut(bytes)[to..to + len].copy_from_slice(&buf[from..from + len]);
         });
         Ok(())
     }
@@ -91,7 +95,7 @@ impl Device for MemoryDevice {
         for (at, len) in ends {
             for_pages(at, len as usize, |page, from, _, len| {
                 if let Some(bytes) = pages.get_mut(&page) {
-                    bytes[from..from + len].fill(0);
+                    Arc::make_mut(bytes)[from..from + len].fill(0);
                 }
             });
         }

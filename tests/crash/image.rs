@@ -1,24 +1,22 @@
-//! File systems for the crash tests, and e2fsck's word on them.
+//! File systems for the crash tests, and what e2fsck and the kernel make of them.
 
 use journalfs::device::memory::MemoryDevice;
 use journalfs::device::Device;
 use std::io::Write;
-use std::process::Command;
+use std::path::Path;
+use std::process::{Command, Output};
+use tempfile::NamedTempFile;
 
 /// Which file system a test uses.
 #[derive(Copy, Clone, Debug)]
 pub(crate) struct Profile {
-    name: &'static str,
-    block_bytes: u32,
+    pub(crate) name: &'static str,
+    pub(crate) block_bytes: u32,
 }
 
 impl Profile {
-    pub(crate) fn new(name: &'static str, block_bytes: u32) -> Self {
-        Self { name, block_bytes }
-    }
-
-    /// A new file system in memory.
-    pub(crate) fn make(&self) -> MemoryDevice {
+    /// A new file system in memory, with the smallest log there is, so that it wraps often.
+    pub(crate) fn make(self) -> MemoryDevice {
         let megabytes = if self.block_bytes == 1024 { 8 } else { 24 };
         let device = MemoryDevice::new(megabytes << 20);
         let profile = match self.name {
@@ -27,24 +25,78 @@ impl Profile {
         };
         let mut options = mkfs::Options::new(profile);
         options.block_bytes = Some(self.block_bytes);
+        options.uuid = Some([0x5a; 16]);
+        options.hash_seed = Some([0xa5; 16]);
         mkfs::format(&device, &options).unwrap();
         device
     }
 }
 
-/// `e2fsck -fn` finds nothing to complain about.
-pub(crate) fn check_with_e2fsck(device: &dyn Device, what: &str) {
-    let mut image = tempfile::NamedTempFile::new().unwrap();
+fn write_image(device: &dyn Device) -> NamedTempFile {
+    // In memory where that can be had: thousands of images are written.
+    let dir = if Path::new("/dev/shm").is_dir() { "/dev/shm" } else { "/tmp" };
+    let mut image = NamedTempFile::new_in(dir).unwrap();
     let mut bytes = vec![0; device.size_bytes() as usize];
     device.read_at(0, &mut bytes).unwrap();
     image.write_all(&bytes).unwrap();
-    let output = Command::new("e2fsck").arg("-fn").arg(image.path()).output().expect("e2fsck is installed");
-    assert!(
-        output.status.code() == Some(0),
-        "{what}: e2fsck -fn says {:?}:\n{}{}\n{}",
-        output.status.code(),
-        String::from_utf8_lossy(&output.stdout),
-        String::from_utf8_lossy(&output.stderr),
-        image.keep().map(|(_, path)| path.display().to_string()).unwrap_or_default(),
-    );
+    image
+}
+
+fn read_image(path: &Path) -> MemoryDevice {
+    let bytes = std::fs::read(path).unwrap();
+    let device = MemoryDevice::new(bytes.len() as u64);
+    for (i, page) in bytes.chunks(4096).enumerate() {
+        if page.iter().any(|b| *b != 0) {
+            device.write_at(i as u64 * 4096, page).unwrap();
+        }
+    }
+    device
+}
+
+fn run(program: &str, arguments: &[&str], path: &Path) -> Output {
+    Command::new(program).args(arguments).arg(path).output().unwrap_or_else(|e| panic!("{program}: {e}"))
+}
+
+fn said(output: &Output) -> String {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    format!("exit {:?}\n{}{}", output.status.code(), text(&output.stdout), text(&output.stderr))
+}
+
+/// `e2fsck -fn` finds nothing to complain about.
+pub(crate) fn check_with_e2fsck(device: &dyn Device, what: &str) {
+    let image = write_image(device);
+    let output = run("e2fsck", &["-fn"], image.path());
+    assert!(output.status.code() == Some(0), "{what}: e2fsck -fn says {}", said(&output));
+}
+
+/// Lets e2fsck replay the log, demands that it then finds nothing, and gives back what it made.
+pub(crate) fn recover_with_e2fsck(device: &MemoryDevice, what: &str) -> MemoryDevice {
+    let image = write_image(device);
+    let replay = run("e2fsck", &["-y"], image.path());
+    assert!(replay.status.code().is_some_and(|c| c & !1 == 0), "{what}: e2fsck -y says {}", said(&replay));
+    let check = run("e2fsck", &["-fn"], image.path());
+    assert!(check.status.code() == Some(0), "{what}: after its replay, e2fsck -fn says {}", said(&check));
+    read_image(image.path())
+}
+
+/// Lets the kernel mount and unmount the state. `None`: not allowed here.
+pub(crate) fn check_with_kernel(device: &MemoryDevice, profile: Profile, what: &str) -> Option<MemoryDevice> {
+    if !nix_is_root() {
+        return None;
+    }
+    let image = write_image(device);
+    let dir = tempfile::tempdir().unwrap();
+    let kind = if profile.name == "ext3" { "ext3" } else { "ext4" };
+    let mounted = run("mount", &["-o", "loop", "-t", kind, image.path().to_str().unwrap()], dir.path());
+    assert!(mounted.status.success(), "{what}: the kernel says {}", said(&mounted));
+    let unmounted = run("umount", &[], dir.path());
+    assert!(unmounted.status.success(), "{what}: umount says {}", said(&unmounted));
+    let check = run("e2fsck", &["-fn"], image.path());
+    assert!(check.status.code() == Some(0), "{what}: after the kernel, e2fsck -fn says {}", said(&check));
+    Some(read_image(image.path()))
+}
+
+fn nix_is_root() -> bool {
+    std::fs::metadata("/proc/self").is_ok_and(|m| std::os::unix::fs::MetadataExt::uid(&m) == 0)
+        && Path::new("/dev/loop-control").exists()
 }

@@ -1,123 +1,132 @@
-//! Power cuts: a workload runs on a recorded device, and every state that a cut could have left (sampled) is
-//! recovered and compared with what had been acknowledged.
+//! Power cuts: a workload runs on a recorded device, and the states that a cut could have left are recovered and
+//! compared with what had been acknowledged.
 //!
-//! Deterministic: `JOURNALFS_SEED` (default 1) decides the workload and the samples, and a failure prints it.
-//! `JOURNALFS_CRASH_STATES` says how many states each configuration checks (default: a short slice).
+//! Deterministic: a workload and its states follow from a seed, and a failure prints it, with the shortest workload
+//! that still fails. `make crash` runs for long; `make test` runs a slice. Environment:
+//! `JOURNALFS_SEED` (1) the first seed, `JOURNALFS_CRASH_STATES` (1500) how many states to check in all,
+//! `JOURNALFS_CRASH_OPERATIONS` (150) how long a workload is.
 
 mod image;
+mod states;
 mod world;
 
-use image::{check_with_e2fsck, Profile};
-use journalfs::device::memory::MemoryDevice;
-use journalfs::device::recording::{crash_point, Event};
-use journalfs::device::Device;
+use image::Profile;
 use journalfs::fs::options::{DataMode, MountOptions};
-use journalfs::fs::Fs;
-use std::sync::Arc;
-use world::{Random, World};
+use states::Checked;
+use std::panic::{catch_unwind, AssertUnwindSafe};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Mutex;
+use world::World;
+
+/// What is mounted, and how. A new policy or mode joins by one line in [`CONFIGURATIONS`].
+#[derive(Copy, Clone, Debug)]
+struct Configuration {
+    profile: Profile,
+    data: DataMode,
+    async_commit: bool,
+}
+
+const fn configuration(
+    name: &'static str,
+    block_bytes: u32,
+    data: DataMode,
+    async_commit: bool,
+) -> Configuration {
+    Configuration { profile: Profile { name, block_bytes }, data, async_commit }
+}
+
+const CONFIGURATIONS: &[Configuration] = &[
+    configuration("journalfs", 4096, DataMode::Ordered, true),
+    configuration("journalfs", 1024, DataMode::Ordered, true),
+    configuration("journalfs", 1024, DataMode::Ordered, false),
+    configuration("journalfs", 1024, DataMode::Journal, true),
+    configuration("ext3", 1024, DataMode::Ordered, true),
+    configuration("ext3", 4096, DataMode::Journal, true),
+    configuration("ext3", 1024, DataMode::Journal, false),
+];
+
+impl Configuration {
+    fn options(&self) -> MountOptions {
+        let mut options =
+            MountOptions { data: self.data, async_commit: self.async_commit, ..MountOptions::default() };
+        // The test alone decides when something is committed.
+        options.tuning.commit = std::time::Duration::from_secs(3600);
+        options
+    }
+
+    /// Runs one workload and checks its states. `Err`: what was found.
+    fn run(&self, seed: u64, operations: usize) -> Result<Checked, String> {
+        catch_unwind(AssertUnwindSafe(|| {
+            let mut world = World::new(self.profile, &self.options(), seed);
+            world.run(operations);
+            states::check_all(&world, &self.options(), seed)
+        }))
+        .map_err(|panic| match panic.downcast_ref::<String>() {
+            Some(text) => text.clone(),
+            None => panic.downcast_ref::<&str>().map_or("a panic".into(), ToString::to_string),
+        })
+    }
+
+    /// The fewest operations, by halving, with which the seed still fails.
+    fn shrink(&self, seed: u64, operations: usize) -> (usize, String) {
+        let (mut good, mut bad) = (0, operations);
+        let mut found = String::new();
+        while bad - good > 1 {
+            let middle = good + (bad - good) / 2;
+            match self.run(seed, middle) {
+                Ok(_) => good = middle,
+                Err(text) => (bad, found) = (middle, text),
+            }
+        }
+        (bad, found)
+    }
+}
 
 fn number(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().and_then(|v| v.parse().ok()).unwrap_or(default)
 }
 
-/// Puts pending writes on the device: lost, whole, or with only some of their sectors.
-fn apply_pending(
-    device: &MemoryDevice,
-    events: &[Event],
-    pending: &[usize],
-    random: &mut Random,
-    variant: u64,
-) {
-    for at in pending {
-        let Event::Write { offset, data, .. } = &events[*at] else { continue };
-        match variant {
-            0 => {}
-            1 => device.write_at(*offset, data).unwrap(),
-            _ => {
-                let unit = if random.below(2) == 0 { 512 } else { 4096 };
-                for (i, sector) in data.chunks(unit).enumerate() {
-                    if random.below(2) == 0 {
-                        device.write_at(*offset + (i * unit) as u64, sector).unwrap();
+/// Checks workloads, each configuration in turn, in parallel, until there are as many states as wanted.
+fn check(first_seed: u64, wanted: u64, operations: usize) -> Result<Checked, String> {
+    let next = AtomicU64::new(0);
+    let total = Mutex::new(Checked::default());
+    let failure = Mutex::new(None);
+    std::thread::scope(|scope| {
+        for _ in 0..std::thread::available_parallelism().map_or(2, usize::from) {
+            scope.spawn(|| loop {
+                let job = next.fetch_add(1, Ordering::Relaxed);
+                let every_one = job >= CONFIGURATIONS.len() as u64;
+                if every_one && total.lock().unwrap().states >= wanted || failure.lock().unwrap().is_some() {
+                    return;
+                }
+                let configuration = &CONFIGURATIONS[job as usize % CONFIGURATIONS.len()];
+                let seed = first_seed + job / CONFIGURATIONS.len() as u64;
+                match configuration.run(seed, operations) {
+                    Ok(checked) => total.lock().unwrap().add(checked),
+                    Err(text) => {
+                        let (operations, shorter) = configuration.shrink(seed, operations);
+                        *failure.lock().unwrap() = Some(format!(
+                            "{configuration:?}\nJOURNALFS_SEED={seed}: {text}\n\
+                             shrunk to JOURNALFS_CRASH_OPERATIONS={operations}: {shorter}"
+                        ));
+                        return;
                     }
                 }
-            }
+            });
         }
+    });
+    match failure.into_inner().unwrap() {
+        Some(text) => Err(text),
+        None => Ok(total.into_inner().unwrap()),
     }
 }
 
-/// Mounts the state, compares, unmounts; now and then asks e2fsck too.
-fn check_state(
-    device: MemoryDevice,
-    world: &World,
-    position: usize,
-    options: &MountOptions,
-    with_e2fsck: bool,
-) {
-    let device = Arc::new(device);
-    let fs = Fs::mount(device.clone(), options).unwrap_or_else(|e| panic!("cut at {position}: mount: {e}"));
-    world.compare(&fs, position);
-    fs.unmount().unwrap_or_else(|e| panic!("cut at {position}: unmount: {e}"));
-    if with_e2fsck {
-        check_with_e2fsck(&*device, &format!("cut at {position}"));
+#[test]
+fn nothing_acknowledged_is_lost() {
+    let seed = number("JOURNALFS_SEED", 1);
+    let operations = number("JOURNALFS_CRASH_OPERATIONS", 150) as usize;
+    match check(seed, number("JOURNALFS_CRASH_STATES", 1500), operations) {
+        Ok(checked) => println!("from seed {seed}: {checked}"),
+        Err(text) => panic!("{text}"),
     }
-}
-
-fn crash_test(profile: Profile, options: &MountOptions, seed: u64, states: u64) {
-    let mut world = World::new(profile, options, seed);
-    world.run(400);
-    let events = world.events();
-    let mut random = Random::new(seed ^ 0x5eed);
-    let mut base = world.initial();
-    let mut applied = 0;
-    let step = (events.len() as u64 / states.max(1)).max(1);
-    let mut position = 0;
-    let mut checked = 0;
-    while position <= events.len() {
-        let point = crash_point(&events, position);
-        for at in &point.durable[applied..] {
-            if let Event::Write { offset, data, .. } = &events[*at] {
-                base.write_at(*offset, data).unwrap();
-            }
-        }
-        applied = point.durable.len();
-        let variants = if point.pending.is_empty() { 1 } else { 3 };
-        for variant in 0..variants {
-            let device = base.clone();
-            apply_pending(&device, &events, &point.pending, &mut random, variant);
-            check_state(device, &world, position, options, checked % 16 == 0);
-            checked += 1;
-        }
-        position += 1 + random.below(2 * step) as usize;
-    }
-    println!("{profile:?} {:?}: {checked} states of {} events", options.data, events.len());
-    assert!(checked >= states / 2, "only {checked} states");
-    base = world.initial();
-    drop(base);
-}
-
-fn options(data: DataMode, async_commit: bool) -> MountOptions {
-    let mut options = MountOptions { data, async_commit, ..MountOptions::default() };
-    // The test alone decides when something is committed.
-    options.tuning.commit = std::time::Duration::from_secs(3600);
-    options
-}
-
-macro_rules! crash_tests {
-    ($($name:ident: $profile:expr, $data:ident, $async_commit:literal;)*) => {
-        $(#[test]
-        fn $name() {
-            let seed = number("JOURNALFS_SEED", 1);
-            println!("JOURNALFS_SEED={seed}");
-            crash_test($profile, &options(DataMode::$data, $async_commit), seed, number("JOURNALFS_CRASH_STATES", 120));
-        })*
-    };
-}
-
-crash_tests! {
-    ordered_4k: Profile::new("journalfs", 4096), Ordered, true;
-    ordered_1k: Profile::new("journalfs", 1024), Ordered, true;
-    ordered_two_flushes: Profile::new("journalfs", 1024), Ordered, false;
-    journal_1k: Profile::new("journalfs", 1024), Journal, true;
-    ext3_ordered_1k: Profile::new("ext3", 1024), Ordered, true;
-    ext3_journal_4k: Profile::new("ext3", 4096), Journal, true;
 }

@@ -61,6 +61,10 @@ pub(crate) struct World {
     objects: Vec<File>,
     promises: Vec<Promise>,
     next_byte: u8,
+    profile: Profile,
+    mounted_at: usize,
+    /// Unlinked and still open.
+    open: Vec<InodeNr>,
 }
 
 const ROOT: Caller = Caller::ROOT;
@@ -77,8 +81,29 @@ impl World {
         fs.sync().unwrap();
         let files = BTreeMap::new();
         let random = Random::new(seed);
-        let (objects, promises) = (Vec::new(), Vec::new());
-        Self { fs, device, initial: made, random, dirs, files, objects, promises, next_byte: 1 }
+        Self {
+            mounted_at: device.position(),
+            fs,
+            device,
+            initial: made,
+            random,
+            dirs,
+            files,
+            objects: Vec::new(),
+            promises: Vec::new(),
+            next_byte: 1,
+            profile,
+            open: Vec::new(),
+        }
+    }
+
+    pub(crate) fn profile(&self) -> Profile {
+        self.profile
+    }
+
+    /// The first event behind the preparations.
+    pub(crate) fn mounted_at(&self) -> usize {
+        self.mounted_at
     }
 
     pub(crate) fn initial(&self) -> MemoryDevice {
@@ -106,12 +131,16 @@ impl World {
             53..=62 => self.rename(),
             63..=74 => self.unlink(),
             75..=79 => self.link(),
-            80..=93 => self.fsync(),
+            80..=89 => self.fsync(),
+            90..=91 => self.punch(),
+            92..=93 => self.replace_atomically(),
             94..=96 => {
                 self.fs.sync().unwrap();
                 self.promise_all();
             }
-            _ => self.make_and_remove_directory(),
+            97 => self.make_and_remove_directory(),
+            98 => self.fill_and_empty_directory(),
+            _ => self.unlink_open(),
         }
     }
 
@@ -195,7 +224,10 @@ impl World {
         let size = self.random.below(2 * self.objects[id].content.len() as u64 + 1);
         let nr = self.objects[id].nr;
         self.touch_content(nr);
-        self.fs.truncate(nr, size).unwrap();
+        if let Err(error) = self.fs.truncate(nr, size) {
+            assert_eq!(error.errno(), libc::ENOSPC, "{error}");
+            return;
+        }
         self.objects[id].content.resize(size as usize, 0);
     }
 
@@ -254,6 +286,93 @@ impl World {
         }
     }
 
+    /// Directory blocks come and go, and are used for data afterwards.
+    fn fill_and_empty_directory(&mut self) {
+        let Ok(dir) = self.fs.mkdir(InodeNr::ROOT, b"wide", 0o755, 0, &ROOT) else { return };
+        let count = 20 + self.random.below(60);
+        let name = |i: u64| format!("{i:03}-{}", "x".repeat(120)).into_bytes();
+        for i in 0..count {
+            if self.fs.mknod(dir.nr, &name(i), 0o100_644, 0, 0, &ROOT).is_err() {
+                break;
+            }
+        }
+        if self.random.below(2) == 0 {
+            self.fs.fsync(dir.nr, false, 0).unwrap();
+            self.promise_all();
+        }
+        for i in 0..count {
+            let _ = self.fs.unlink(dir.nr, &name(i));
+        }
+        self.fs.rmdir(InodeNr::ROOT, b"wide").unwrap();
+    }
+
+    /// An orphan: its last name goes while it is open; some stay open to the end.
+    fn unlink_open(&mut self) {
+        let Some((path, id)) = self.any_file() else { return };
+        let nr = self.objects[id].nr;
+        if self.files.values().filter(|other| self.objects[**other].nr == nr).count() > 1 {
+            return;
+        }
+        self.touch_path(&path);
+        self.touch_content(nr);
+        self.fs.open(nr, libc::O_RDWR).unwrap();
+        self.fs.unlink(self.dirs[path.0], path.1.as_bytes()).unwrap();
+        self.files.remove(&path);
+        self.open.push(nr);
+        if self.open.len() > 2 {
+            let nr = self.open.remove(0);
+            self.fs.release(nr).unwrap();
+        }
+    }
+
+    fn punch(&mut self) {
+        let Some((_, id)) = self.any_file() else { return };
+        let size = self.objects[id].content.len() as u64;
+        if size < 2 {
+            return;
+        }
+        let at = self.random.below(size - 1);
+        let len = 1 + self.random.below(size - at);
+        let nr = self.objects[id].nr;
+        self.touch_content(nr);
+        let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+        match self.fs.fallocate(nr, mode, at, len) {
+            Ok(()) => {
+                let end = (at + len).min(size) as usize;
+                self.objects[id].content[at as usize..end].fill(0);
+            }
+            Err(error) => assert_eq!(error.errno(), libc::ENOSPC, "{error}"),
+        }
+    }
+
+    /// Write a new file, fsync it, rename it over the old one, fsync the directory: old or new, never neither.
+    fn replace_atomically(&mut self) {
+        let Some((path, _)) = self.any_file() else { return };
+        let temporary = (path.0, "replacement".to_string());
+        let made = self.fs.mknod(self.dirs[path.0], temporary.1.as_bytes(), 0o100_644, 0, 0, &ROOT);
+        let Ok(attr) = made else { return };
+        self.touch_content(attr.nr);
+        let byte = self.next_byte;
+        self.next_byte = self.next_byte % 250 + 1;
+        self.objects.push(File { nr: attr.nr, byte, content: Vec::new() });
+        let id = self.objects.len() - 1;
+        self.files.insert(temporary.clone(), id);
+        self.write_to(id);
+        self.fs.fsync(attr.nr, false, 0).unwrap();
+        self.promise(temporary.clone(), id);
+        self.touch_path(&temporary);
+        self.touch_path(&path);
+        if let Some(old) = self.files.get(&path) {
+            self.touch_content(self.objects[*old].nr);
+        }
+        let (dir, flags) = (self.dirs[path.0], RenameFlags::empty());
+        self.fs.rename(dir, temporary.1.as_bytes(), dir, path.1.as_bytes(), flags, &ROOT).unwrap();
+        self.files.remove(&temporary);
+        self.files.insert(path, id);
+        self.fs.fsync(dir, false, 0).unwrap();
+        self.promise_all();
+    }
+
     fn fsync(&mut self) {
         let Some((path, id)) = self.any_file() else { return };
         match self.fs.fsync(self.objects[id].nr, false, 0) {
@@ -277,9 +396,9 @@ impl World {
     }
 
     /// Compares a recovered file system with the promises that hold when the power is cut at `position`.
-    pub(crate) fn compare(&self, fs: &Fs, position: usize) {
+    pub(crate) fn compare(&self, fs: &Fs, position: usize, state: &str) {
         for promise in self.promises.iter().filter(|p| p.position <= position) {
-            let what = || format!("cut at {position}: {:?} of {:?}", promise.path, promise.nr);
+            let what = || format!("{state}: {:?} of {:?}", promise.path, promise.nr);
             if position <= promise.path_ends {
                 let dir = self.dirs[promise.path.0];
                 let found = fs.lookup(dir, promise.path.1.as_bytes());
@@ -295,28 +414,28 @@ impl World {
             }
         }
         for dir in &self.dirs {
-            no_stale_bytes(fs, *dir, position);
+            no_stale_bytes(fs, *dir, state);
         }
     }
 }
 
 /// A file holds zeroes and bytes of one writer only.
-fn no_stale_bytes(fs: &Fs, dir: InodeNr, position: usize) {
+fn no_stale_bytes(fs: &Fs, dir: InodeNr, state: &str) {
     let Ok(_) = fs.getattr(dir) else { return };
     let mut entries = Vec::new();
     fs.readdir(dir, 0, &mut |entry| {
         entries.push((entry.nr, entry.name.to_vec()));
         true
     })
-    .unwrap_or_else(|e| panic!("cut at {position}: readdir: {e}"));
+    .unwrap_or_else(|e| panic!("{state}: readdir: {e}"));
     for (nr, name) in entries {
-        let attr = fs.getattr(nr).unwrap_or_else(|e| panic!("cut at {position}: {name:?}: {e}"));
+        let attr = fs.getattr(nr).unwrap_or_else(|e| panic!("{state}: {name:?}: {e}"));
         if attr.mode & 0o170_000 != 0o100_000 {
             continue;
         }
         let content = fs.read(nr, 0, attr.size.min(1 << 24) as u32).unwrap();
         let first = content.iter().find(|b| **b != 0).copied().unwrap_or(0);
         let stale = content.iter().position(|b| *b != 0 && *b != first);
-        assert_eq!(stale, None, "cut at {position}: {name:?} shows bytes of another file");
+        assert_eq!(stale, None, "{state}: {name:?} shows bytes of another file");
     }
 }

@@ -1,0 +1,275 @@
+//! The states that a power cut can leave of a recorded device, and what is demanded of each.
+//!
+//! A cut finds some writes durable (a flush that began after they had returned has succeeded) and some pending: each of
+//! these is on the medium, or not, or in part, sector by sector. Few pending writes are taken in every
+//! combination, many by samples.
+
+use super::image::{check_with_e2fsck, check_with_kernel, recover_with_e2fsck};
+use super::world::{Random, World};
+use journalfs::device::memory::MemoryDevice;
+use journalfs::device::recording::{Event, RecordingDevice};
+use journalfs::device::Device;
+use journalfs::fs::options::MountOptions;
+use journalfs::fs::Fs;
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+
+/// Up to this many pending writes, every subset is a state.
+const EXHAUSTIVE_WRITES: usize = 6;
+/// Subsets sampled of more.
+const SAMPLES: u64 = 40;
+/// States with torn writes, for each cut with pending writes.
+const TORN: u64 = 6;
+/// Every so many states, others recover too.
+const E2FSCK_EVERY: u64 = 47;
+const TWICE_EVERY: u64 = 31;
+const KERNEL_EVERY: u64 = 401;
+
+/// How much was checked.
+#[derive(Copy, Clone, Default, Debug)]
+pub(crate) struct Checked {
+    pub(crate) states: u64,
+    pub(crate) by_e2fsck: u64,
+    pub(crate) by_kernel: u64,
+    pub(crate) recovered_twice: u64,
+}
+
+impl Checked {
+    pub(crate) fn add(&mut self, other: Self) {
+        self.states += other.states;
+        self.by_e2fsck += other.by_e2fsck;
+        self.by_kernel += other.by_kernel;
+        self.recovered_twice += other.recovered_twice;
+    }
+}
+
+impl fmt::Display for Checked {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} states, no loss; {} of them also recovered by e2fsck, {} by the kernel, {} cut again during recovery",
+            self.states, self.by_e2fsck, self.by_kernel, self.recovered_twice
+        )
+    }
+}
+
+/// Follows a record of events: what is durable, what is pending.
+struct Tracker {
+    durable: MemoryDevice,
+    /// Submitted and not returned, by request.
+    open: HashMap<u64, usize>,
+    /// Returned and not flushed, in order of return.
+    returned: Vec<usize>,
+    /// For each flush under way, how many writes had ever returned when it began.
+    flushes: HashMap<u64, usize>,
+    flushed: usize,
+}
+
+impl Tracker {
+    fn new(initial: MemoryDevice) -> Self {
+        Self {
+            durable: initial,
+            open: HashMap::new(),
+            returned: Vec::new(),
+            flushes: HashMap::new(),
+            flushed: 0,
+        }
+    }
+
+    /// Takes the next event in. Whether a cut behind it finds something else than one before it.
+    fn take(&mut self, events: &[Event], at: usize) -> bool {
+        match &events[at] {
+            Event::Write { id, .. } => {
+                self.open.insert(*id, at);
+                true
+            }
+            Event::FlushBegun { id } => {
+                self.flushes.insert(*id, self.flushed + self.returned.len());
+                false
+            }
+            Event::Completed { id } => {
+                if let Some(write) = self.open.remove(id) {
+                    self.returned.push(write);
+                    return false;
+                }
+                let Some(covered) = self.flushes.remove(id) else { return false };
+                let more = covered.saturating_sub(self.flushed);
+                let mut now: Vec<usize> = self.returned.drain(..more).collect();
+                now.sort_unstable();
+                self.flushed += more;
+                for write in now {
+                    put(&self.durable, &events[write], |_, _| true);
+                }
+                more > 0
+            }
+            Event::Discard { .. } | Event::Mark(_) => false,
+        }
+    }
+
+    fn pending(&self) -> Vec<usize> {
+        let mut pending: Vec<usize> = self.returned.iter().chain(self.open.values()).copied().collect();
+        pending.sort_unstable();
+        pending
+    }
+}
+
+/// Puts the sectors of a write that `keep(sector, of)` wants on the device.
+fn put(device: &MemoryDevice, event: &Event, mut keep: impl FnMut(usize, usize) -> bool) {
+    let Event::Write { offset, data, .. } = event else { return };
+    let sectors = data.len().div_ceil(512);
+    let mut from = 0;
+    while from < sectors {
+        if !keep(from, sectors) {
+            from += 1;
+            continue;
+        }
+        let mut to = from + 1;
+        while to < sectors && keep(to, sectors) {
+            to += 1;
+        }
+        let bytes = &data[from * 512..(to * 512).min(data.len())];
+        device.write_at(*offset + from as u64 * 512, bytes).unwrap();
+        from = to + 1;
+    }
+}
+
+/// Checks every cut of a workload's record.
+pub(crate) fn check_all(world: &World, options: &MountOptions, seed: u64) -> Checked {
+    let events = world.events();
+    let mut random = Random::new(seed ^ 0x5eed);
+    let mut tracker = Tracker::new(world.initial());
+    let mut checked = Checked::default();
+    for at in 0..events.len() {
+        if !tracker.take(&events, at) || at < world.mounted_at() {
+            continue;
+        }
+        let pending = tracker.pending();
+        let position = at + 1;
+        for subset in subsets(pending.len(), &mut random) {
+            let device = tracker.durable.clone();
+            for (write, _) in pending.iter().zip(&subset).filter(|(_, here)| **here) {
+                put(&device, &events[*write], |_, _| true);
+            }
+            check_state(&device, world, position, options, &mut random, &mut checked);
+        }
+        for _ in 0..if pending.is_empty() { 0 } else { TORN } {
+            let device = tracker.durable.clone();
+            for write in &pending {
+                tear(&device, &events[*write], &mut random);
+            }
+            check_state(&device, world, position, options, &mut random, &mut checked);
+        }
+    }
+    checked
+}
+
+/// Which of `count` pending writes are on the medium, state by state.
+fn subsets(count: usize, random: &mut Random) -> Vec<Vec<bool>> {
+    if count <= EXHAUSTIVE_WRITES {
+        return (0..1u32 << count).map(|bits| (0..count).map(|i| bits >> i & 1 == 1).collect()).collect();
+    }
+    let mut subsets = vec![vec![false; count], vec![true; count]];
+    for _ in 0..SAMPLES {
+        let kind = random.below(3);
+        let at = random.below(count as u64) as usize;
+        subsets.push(match kind {
+            // A prefix; all but one; any.
+            0 => (0..count).map(|i| i <= at).collect(),
+            1 => (0..count).map(|i| i != at).collect(),
+            _ => (0..count).map(|_| random.below(2) == 0).collect(),
+        });
+    }
+    subsets
+}
+
+/// Puts a part of a write on the device: the first sectors, all but one, some pages, or any sectors.
+fn tear(device: &MemoryDevice, event: &Event, random: &mut Random) {
+    let kind = random.below(5);
+    let salt = random.next();
+    put(device, event, |sector, of| {
+        let cut = salt as usize % of.max(1);
+        match kind {
+            0 => sector < cut,
+            1 => sector != cut,
+            2 => sector >= cut,
+            3 => (salt >> (sector / 8 % 61)) & 1 == 0,
+            _ => (salt ^ (sector as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15)).count_ones() % 2 == 0,
+        }
+    });
+}
+
+/// Recovers a state by us, and now and then by the others and in two attempts, and compares each time.
+fn check_state(
+    device: &MemoryDevice,
+    world: &World,
+    position: usize,
+    options: &MountOptions,
+    random: &mut Random,
+    checked: &mut Checked,
+) {
+    let what = format!("cut after event {position}");
+    checked.states += 1;
+    if checked.states % E2FSCK_EVERY == 0 {
+        checked.by_e2fsck += 1;
+        let recovered = recover_with_e2fsck(device, &what);
+        compare(recovered, world, position, &format!("{what}, recovered by e2fsck"));
+        full_mount(device.clone(), world, position, options, &what);
+    }
+    if checked.states % KERNEL_EVERY == 0 {
+        if let Some(recovered) = check_with_kernel(device, world.profile(), &what) {
+            checked.by_kernel += 1;
+            compare(recovered, world, position, &format!("{what}, recovered by the kernel"));
+        }
+    }
+    if checked.states % TWICE_EVERY == 0 {
+        checked.recovered_twice += 1;
+        let half = cut_recovery(device, options, random, &what);
+        compare(half, world, position, &format!("{what}, and again during recovery"));
+    }
+    compare(device.clone(), world, position, &what);
+}
+
+/// Mounts a state for reading (its log is replayed all the same) and compares.
+fn compare(device: MemoryDevice, world: &World, position: usize, what: &str) {
+    let options = MountOptions { read_only: true, ..MountOptions::default() };
+    let fs = Fs::mount(Arc::new(device), &options).unwrap_or_else(|e| panic!("{what}: mount: {e}"));
+    world.compare(&fs, position, what);
+    fs.unmount().unwrap_or_else(|e| panic!("{what}: unmount: {e}"));
+}
+
+/// Mounts a state for writing, which finishes orphans, and unmounts; both checkers find nothing.
+fn full_mount(device: MemoryDevice, world: &World, position: usize, options: &MountOptions, what: &str) {
+    let device = Arc::new(device);
+    let fs = Fs::mount(device.clone(), options).unwrap_or_else(|e| panic!("{what}: mount: {e}"));
+    world.compare(&fs, position, what);
+    fs.unmount().unwrap_or_else(|e| panic!("{what}: unmount: {e}"));
+    check_with_e2fsck(&*device, what);
+}
+
+/// Recovers on a recorded device and cuts the power somewhere in that.
+fn cut_recovery(
+    device: &MemoryDevice,
+    options: &MountOptions,
+    random: &mut Random,
+    what: &str,
+) -> MemoryDevice {
+    let recorder = Arc::new(RecordingDevice::new(Arc::new(device.clone())));
+    let fs = Fs::mount(recorder.clone(), options).unwrap_or_else(|e| panic!("{what}: mount: {e}"));
+    let end = recorder.position();
+    fs.unmount().unwrap_or_else(|e| panic!("{what}: unmount: {e}"));
+    let events = recorder.events();
+    let cut = random.below(end as u64 + 1) as usize;
+    let mut tracker = Tracker::new(device.clone());
+    for at in 0..cut {
+        tracker.take(&events, at);
+    }
+    for write in tracker.pending() {
+        match random.below(3) {
+            0 => {}
+            1 => put(&tracker.durable, &events[write], |_, _| true),
+            _ => tear(&tracker.durable, &events[write], random),
+        }
+    }
+    tracker.durable
+}
