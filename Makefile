@@ -5,6 +5,7 @@
 #   deps      packages and pinned tools that the demo and the tests need
 #   check     formatting, lints, documentation
 #   unit      unit tests; integration: tests that mount images (as root)
+#   crash     a million states that a power cut can leave
 #   kill      50 rounds of kill -9 under load
 #   floor     performance against the kernel's ext3, on one CPU
 #   suites    the long runs: kill, a million fsx operations, much damage, floor
@@ -18,7 +19,7 @@ DESTDIR ?=
 RELEASE = target/release
 TEST_ARGUMENTS ?=
 
-.PHONY: build install uninstall deps check unit integration test demo kill floor suites clean
+.PHONY: build install uninstall deps check unit integration test demo crash kill floor suites clean
 
 build:
 	$(CARGO) build --release --workspace
@@ -67,10 +68,15 @@ demo: deps build
 kill: build
 	KILL_ROUNDS=50 $(MAKE) integration TEST_ARGUMENTS="--test integration -- --nocapture kill::"
 
+# A million states that a power cut can leave; hours on a small machine. `make test` checks some thousand.
+crash:
+	JOURNALFS_CRASH_STATES=$${JOURNALFS_CRASH_STATES:-1000000} scripts/as-root.sh \
+		$(CARGO) test --release --test crash -- --nocapture
+
 floor: build
 	scripts/as-root.sh scripts/floor.sh
 
-suites: deps kill floor
+suites: deps crash kill floor
 	FSX_OPERATIONS=1000000 $(MAKE) integration TEST_ARGUMENTS="--test integration -- --nocapture fsx:: pjdfstest::"
 	HOSTILE_ROUNDS=2000 $(MAKE) integration TEST_ARGUMENTS="--test integration -- --nocapture hostile::"
 

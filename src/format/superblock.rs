@@ -268,6 +268,12 @@ impl Superblock {
         if superblock.magic != MAGIC {
             return Err(bad(format!("its magic number is {:#x}, not {MAGIC:#x}", superblock.magic)));
         }
+        // A journal device has no groups, so its other fields make no sense as a file system's.
+        if superblock.features.incompat.contains(Incompat::JOURNAL_DEV) {
+            return Err(Error::Unsupported(
+                "the device has feature journal_dev: it is a journal for another device's file system".into(),
+            ));
+        }
         superblock.verify_checksum()?;
         superblock.verify_sizes()?;
         superblock.verify_counts()?;

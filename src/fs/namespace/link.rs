@@ -29,7 +29,7 @@ impl Fs {
             return Err(Error::NotFound);
         }
         Self::check_mutable(&state.raw, false)?;
-        if state.raw.links >= self.link_max() {
+        if state.raw.links >= super::LINK_MAX {
             return Err(Error::TooManyLinks);
         }
         let now = self.now();

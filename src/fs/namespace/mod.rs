@@ -20,7 +20,7 @@ use super::Fs;
 use crate::cache::Handle;
 use crate::error::{Error, Place, Result};
 use crate::format::dirent::NAME_MAX;
-use crate::format::features::{Incompat, RoCompat};
+use crate::format::features::RoCompat;
 use crate::format::inode::{FileKind, InodeFlags, RawInode};
 use crate::format::time::Timestamp;
 use crate::units::{InodeNr, Tid};
@@ -43,8 +43,6 @@ bitflags! {
 
 /// The most names that an inode may have (`EXT4_LINK_MAX`).
 const LINK_MAX: u16 = 65_000;
-/// The same for a file system that ext3's own driver should accept.
-const LINK_MAX_EXT3: u16 = 32_000;
 
 /// Blocks that an operation on names may change, at most, beside what an inode's end frees: two directories
 /// growing by three blocks each, with bitmaps, descriptors and mapping, and the inodes.
@@ -210,23 +208,10 @@ impl Fs {
         DirMut { geometry: &self.geometry, allocator: &self.allocator, h, nr, raw }
     }
 
-    fn link_max(&self) -> u16 {
-        let features = self.geometry.features;
-        let ext4 = features.incompat.intersects(Incompat::EXTENT | Incompat::FLEX_BG | Incompat::BIT64)
-            || features
-                .ro_compat
-                .intersects(RoCompat::DIR_NLINK | RoCompat::HUGE_FILE | RoCompat::EXTRA_ISIZE);
-        if ext4 {
-            LINK_MAX
-        } else {
-            LINK_MAX_EXT3
-        }
-    }
-
     /// EMLINK if a directory can't have one more directory in it.
     fn check_subdirectories(&self, raw: &RawInode) -> Result<()> {
         let uncounted = self.has_uncounted_links(raw);
-        if raw.links >= self.link_max() && !uncounted {
+        if raw.links >= LINK_MAX && !uncounted {
             return Err(Error::TooManyLinks);
         }
         Ok(())
