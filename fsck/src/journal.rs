@@ -5,10 +5,12 @@ use crate::report::Report;
 use journalfs::device::SharedDevice;
 use journalfs::format::features::Incompat;
 use journalfs::format::superblock::Superblock;
+use journalfs::fs::fast_commit::replay_home;
 use journalfs::journal::locate::{locate, Located};
 use journalfs::journal::log_area::LogArea;
 use journalfs::journal::recovery::{recover, Recovered};
-use journalfs::journal::replay::{apply, finish};
+use journalfs::journal::replay::{finish, write_journal_superblock};
+use journalfs::units::Tid;
 use journalfs::{Error, Result};
 
 /// What became of the journal.
@@ -40,24 +42,21 @@ pub(crate) fn settle(
     let needs_recovery = superblock.features.incompat.contains(Incompat::NEEDS_RECOVERY);
     if !needs_recovery {
         if located.superblock.start != 0 {
-            report.problem("the journal is not empty, but the superblock says that it needs no recovery (the kernel would drop it)");
+            unwanted(device, &mut located, options, report)?;
         }
         return Ok(Journal::Empty);
     }
     let recovered = recover(&**device, &located.area, &located.superblock);
     let Some(recovered) = report.take(None, recovered)? else { return Ok(Journal::Damaged) };
-    if let Some(fast_commit) = &recovered.fast_commit {
-        return Err(Error::Unsupported(format!(
-            "the journal ends in {} fast-commit records (fast_commit): mount it once with the kernel, or run e2fsck",
-            fast_commit.records
-        )));
-    }
     if !options.quiet && located.superblock.start != 0 {
         let (transactions, blocks) = (recovered.transactions, recovered.blocks.len());
         let done = if options.reads_only() { "holds" } else { "replaying" };
         println!("{}: journal: {done} {transactions} transactions, {blocks} blocks", options.name());
     }
     if options.reads_only() {
+        if let Some(fast_commit) = &recovered.fast_commit {
+            report.skipped(format!("what {} fast-commit records would change", fast_commit.records));
+        }
         return Ok(Journal::Overlay(Box::new((recovered, located.area))));
     }
     replay(device, &recovered, &mut located)?;
@@ -65,6 +64,30 @@ pub(crate) fn settle(
 }
 
 fn replay(device: &SharedDevice, recovered: &Recovered, located: &mut Located) -> Result<()> {
-    apply(recovered, &**device, &located.area)?;
+    replay_home(recovered, device, located)?;
     finish(recovered, &**device, &located.area, &mut located.superblock)
+}
+
+/// A log that the superblock says is not needed: everything was home when it was written, so the kernel drops it, and so do we.
+fn unwanted(
+    device: &SharedDevice,
+    located: &mut Located,
+    options: &Options,
+    report: &mut Report,
+) -> Result<()> {
+    let text = "the journal is not empty, but the superblock says that it needs no recovery";
+    if options.reads_only() {
+        report.problem(text);
+        return Ok(());
+    }
+    let sequence = located.superblock.sequence;
+    // A log that can't be read is no reason to keep it; its blocks must only not be taken for new ones.
+    let next = recover(&**device, &located.area, &located.superblock).map(|recovered| recovered.next_tid);
+    located.superblock.sequence = next.unwrap_or(Tid(sequence.0.wrapping_add(located.area.len())));
+    located.superblock.start = 0;
+    write_journal_superblock(&**device, &located.area, &located.superblock)?;
+    device.flush().map_err(|e| Error::io("flushing the journal superblock", e))?;
+    println!("{}: {text}: emptied", options.name());
+    report.corrected += 1;
+    Ok(())
 }

@@ -160,6 +160,14 @@ fn a_dirty_journal_is_replayed_or_looked_through() {
     assert_eq!(status, 4, "{out}");
     assert!(out.contains("inode 2"), "{out}");
     assert!(std::fs::read(&image).unwrap() == before, "-n wrote");
+    debugfs(&image, "feature -needs_recovery");
+    let unwanted = dir.path().join("unwanted");
+    std::fs::copy(&image, &unwanted).unwrap();
+    assert_eq!(fsck(&["-n"], &unwanted).0, 4);
+    let (status, out) = fsck(&["-fp"], &unwanted);
+    assert_eq!(status, 1, "{out}");
+    must("e2fsck", &["-fn", text(&unwanted)]);
+    debugfs(&image, "feature needs_recovery");
     let (status, out) = fsck(&["-p"], &image);
     assert_eq!(status, 0, "{out}");
     assert!(out.contains("replaying 1 transactions, 1 blocks"), "{out}");

@@ -29,6 +29,7 @@ mod control;
 mod core;
 mod data;
 mod fallocate;
+pub mod fast_commit;
 mod features;
 mod file;
 mod flags;

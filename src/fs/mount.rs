@@ -319,9 +319,16 @@ fn open_journal(
             "recovering the journal"
         );
         if device.read_only() {
+            if let Some(fast_commit) = &recovered.fast_commit {
+                let records = fast_commit.records;
+                tracing::warn!(
+                    records,
+                    "fast commits can't be replayed on a read-only device; what they say is missing"
+                );
+            }
             return Ok(without(overlay(device, &located, &recovered)?));
         }
-        replay::apply(&recovered, &**device, &located.area)?;
+        super::fast_commit::replay_home(&recovered, device, &located)?;
     }
     if options.read_only {
         if needs && !device.read_only() {

@@ -47,14 +47,8 @@ impl Recovered {
 }
 
 /// Writes every block home and makes it durable. The log and its superblock stay as they are.
-/// A log that needs more than that (fast commits) is refused before anything is written.
+/// Fast commits are not part of it: see [`crate::fs::fast_commit::replay_home`].
 pub fn apply(recovered: &Recovered, device: &dyn Device, area: &LogArea) -> Result<()> {
-    if recovered.fast_commit.is_some() {
-        return Err(Error::Unsupported(
-            "the journal holds fast commits (fast_commit), which only the kernel and e2fsck can replay"
-                .into(),
-        ));
-    }
     let block_bytes = recovered.block_bytes() as usize;
     let mut blocks = recovered.blocks.iter();
     loop {

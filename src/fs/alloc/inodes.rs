@@ -77,7 +77,20 @@ impl Allocator {
             }
         })?;
         let Some(index) = self.free_index(&bits, group) else { return Ok(None) };
-        self.prepare_table(h, &descriptor, index)?;
+        self.take_inode(h, group, &descriptor, index, is_dir)?;
+        Ok(Some(self.geometry.inode_at(group, index)))
+    }
+
+    /// Marks a free inode; its part of the table is made usable first.
+    pub(super) fn take_inode(
+        &self,
+        h: &mut Handle<'_>,
+        group: GroupNr,
+        descriptor: &GroupDescriptor,
+        index: u32,
+        is_dir: bool,
+    ) -> Result<()> {
+        self.prepare_table(h, descriptor, index)?;
         groups::modify_inode_bitmap(h, &self.geometry, group, |bits, descriptor| {
             bitmap::set(bits, index);
             descriptor.free_inodes_count = descriptor.free_inodes_count.saturating_sub(1);
@@ -93,7 +106,7 @@ impl Allocator {
             groups::modify_block_bitmap(h, &self.geometry, &self.zones, group, |_, _| Ok(()))?;
         }
         h.note_inodes(group, 1, i32::from(is_dir));
-        Ok(Some(self.geometry.inode_at(group, index)))
+        Ok(())
     }
 
     /// The first inode of the group that is free and that nothing still knows.
