@@ -254,6 +254,8 @@ fn killed_daemon_loses_nothing_synced() {
 /// By each who can replay the journal in turn; each must find a consistent file system with every
 /// promised file.
 fn recover(image: &Image, promised: &Promised, round: u64, what: &str) {
+    // Shown where the test fails.
+    eprintln!("{what}: {} files promised, recovery {}", promised.len(), round % 5);
     match round % 5 {
         0 => {
             let mounted = Mounted::journalfs(&image.path(), "");
