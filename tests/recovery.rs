@@ -2,6 +2,7 @@
 //!
 //! Needs e2fsprogs; the kernel's journals need root and loop devices. What is missing is said and skipped.
 
+use journalfs::device::faulty::FaultyDevice;
 use journalfs::device::file::FileDevice;
 use journalfs::device::{Device, SharedDevice};
 use journalfs::error::Result;
@@ -334,4 +335,37 @@ fn fast_commits_that_the_kernel_left() {
     copy(&image, &dirty);
     drop(mount);
     same_as_kernel(&dirty, dir.path());
+}
+
+#[test]
+fn a_crash_while_fast_commits_are_replayed_does_no_harm() {
+    let Some(corpus) = corpus() else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let (image, at) = (unpack(&corpus, "j_recover_fast_commit", dir.path()), dir.path().join("mnt"));
+    let (whole, torn) = (dir.path().join("whole"), dir.path().join("torn"));
+    copy(&image, &whole);
+    replay(&whole).unwrap();
+    let expected = listing(&whole, &at);
+    let mut failures = 0;
+    for writes in 0..200 {
+        copy(&image, &torn);
+        let faulty = Arc::new(FaultyDevice::new(Arc::new(FileDevice::open(&torn, false, false).unwrap())));
+        let mut done = 0;
+        faulty.fail_from(move |request| {
+            done += usize::from(request.is_write());
+            done > writes
+        });
+        let device: SharedDevice = faulty;
+        let located = locate(&*device, &superblock(&*device)).unwrap().expect("a journal");
+        let recovered = recover(&*device, &located.area, &located.superblock).unwrap();
+        if replay_home(&recovered, &device, &located).is_ok() {
+            break;
+        }
+        drop(device);
+        failures += 1;
+        replay(&torn).unwrap();
+        must("e2fsck", &["-fn", text(&torn)]);
+        assert!(listing(&torn, &at) == expected, "after {writes} writes");
+    }
+    assert!(failures > 5, "{failures}");
 }
