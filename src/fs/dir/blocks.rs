@@ -6,7 +6,7 @@ use crate::device::Block;
 use crate::error::{Error, Place, Result};
 use crate::format::{dirent, htree};
 use crate::fs::map;
-use crate::units::{BlockNr, FileBlock};
+use crate::units::{BlockNr, BlockRange, FileBlock};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ pub(super) enum Role {
     Index(htree::Kind),
 }
 
-/// How many blocks are looked up, and read ahead, at a time when all are wanted.
+/// How many blocks are asked for at a time when all are wanted.
 const RUN_MAX: u32 = 32;
 
 /// The directory may grow to this many bytes without large_dir (e2fsck wants it so), and with it.
@@ -98,24 +98,24 @@ impl Dir<'_> {
         let end = self.blocks();
         let mut at = from.0;
         while at < end {
-            let want = (end - at).min(RUN_MAX);
-            let mapping = map::lookup(self.geometry, r, self.nr, self.raw, FileBlock(at), want)?;
+            // A hole is passed over at once, however long: a size from the disk may be absurd.
+            let mapping = map::lookup(self.geometry, r, self.nr, self.raw, FileBlock(at), end - at)?;
             let len = mapping.len.clamp(1, end - at);
-            if let Some(first) = mapping.physical.filter(|_| !mapping.unwritten) {
-                let run: Vec<BlockNr> = (0..len.min(want)).map(|i| first.plus(i as u64)).collect();
-                r.prefetch(&run);
-                for (i, nr) in run.iter().enumerate() {
-                    let file_block = FileBlock(at + i as u32);
-                    let role = self.role(file_block, &r.read_block(*nr)?);
-                    let block = self.verified(r, *nr, role)?;
-                    if let ControlFlow::Break(found) = f(file_block, *nr, &block, self.usable(role))? {
-                        return Ok(Some(found));
-                    }
+            let first = mapping.physical.filter(|_| !mapping.unwritten);
+            for i in 0..first.map_or(0, |_| len) {
+                let Some(nr) = first.map(|first| first.plus(i as u64)) else { break };
+                if i % RUN_MAX == 0 {
+                    let ahead: Vec<_> = BlockRange::new(nr, RUN_MAX.min(len - i)).iter().collect();
+                    r.prefetch(&ahead);
                 }
-                at += run.len() as u32;
-            } else {
-                at += len;
+                let file_block = FileBlock(at + i);
+                let role = self.role(file_block, &r.read_block(nr)?);
+                let block = self.verified(r, nr, role)?;
+                if let ControlFlow::Break(found) = f(file_block, nr, &block, self.usable(role))? {
+                    return Ok(Some(found));
+                }
             }
+            at += len;
         }
         Ok(None)
     }

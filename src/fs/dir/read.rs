@@ -118,7 +118,7 @@ impl Dir<'_> {
         }
         let mut group = Group::default();
         self.gather(r, version, FileBlock(0), &mut group)?;
-        self.emit_group(group, cookie, emit)?;
+        self.emit_group(group, &mut cookie.max(FIRST_KEY), emit)?;
         Ok(())
     }
 
@@ -136,6 +136,7 @@ impl Dir<'_> {
         let version = path.info.version;
         // A sound tree has each block as a leaf once at most.
         let mut leaves = self.blocks();
+        let mut from = cookie.max(FIRST_KEY);
         loop {
             let mut group = Group::default();
             let next = loop {
@@ -152,7 +153,7 @@ impl Dir<'_> {
                     next => break next,
                 }
             };
-            if !self.emit_group(group, cookie, emit)? {
+            if !self.emit_group(group, &mut from, emit)? {
                 return Ok(());
             }
             let Some((level, _)) = next else { return Ok(()) };
@@ -180,11 +181,12 @@ impl Dir<'_> {
         Ok(())
     }
 
-    /// Lists a group's entries from `cookie` on; `false` when `emit` has refused one.
+    /// Lists a group's entries from key `from` on, and moves it along, so that what a damaged index has in the
+    /// wrong place can't make cookies go back; `false` when `emit` has refused an entry.
     fn emit_group(
         &self,
         mut group: Group,
-        cookie: u64,
+        from: &mut u64,
         emit: &mut dyn FnMut(DirEntry<'_>) -> bool,
     ) -> Result<bool> {
         let usable = self.usable(Role::Leaf);
@@ -200,7 +202,7 @@ impl Dir<'_> {
         for listed in &group.entries {
             let key = listed.0.max(next_key);
             next_key = key + 1;
-            if key < cookie {
+            if key < *from {
                 continue;
             }
             let Some((nr, entry)) = entry_of(listed) else { continue };
@@ -210,6 +212,7 @@ impl Dir<'_> {
             if !emit(listed) {
                 return Ok(false);
             }
+            *from = next_key;
         }
         Ok(true)
     }

@@ -10,7 +10,7 @@ use crate::format::{FileKind, Geometry, InodeFlags, RawInode, Superblock, Timest
 use crate::fs::alloc::Allocator;
 use crate::fs::inode_table;
 use crate::journal::Journal;
-use crate::units::InodeNr;
+use crate::units::{FileBlock, InodeNr};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::FileExt;
@@ -503,7 +503,7 @@ fn a_damaged_index_is_searched_without_or_refused() {
         for i in 0..200 {
             dir.insert(&name_of(i));
         }
-        let root = dir.view().physical(&image.cache, crate::units::FileBlock(0)).unwrap().unwrap();
+        let root = dir.view().physical(&image.cache, FileBlock(0)).unwrap().unwrap();
         image
             .update(|h| {
                 // The root's limit.
@@ -657,6 +657,67 @@ proptest! {
         model_run(&image, &steps);
         image.check(&blank.path());
     }
+}
+
+/// Bytes of a directory's blocks that are set to something else.
+fn damage() -> impl Strategy<Value = Vec<(u32, usize, u8)>> {
+    // The first bytes are where lengths, counts and the index's header are.
+    let byte = prop_oneof![0..64_usize, 0..1024_usize];
+    prop::collection::vec((0..12_u32, byte, prop::sample::select(vec![0_u8, 1, 4, 12, 0x80, 0xff])), 1..6)
+}
+
+/// Whatever the blocks say, every call ends, with an error or without.
+fn survive(dir: &mut Subject<'_>, file: InodeNr) {
+    let image = dir.image;
+    let _ = dir.view().is_empty(&image.cache);
+    let _ = dir.view().parent(&image.cache);
+    for i in 0..60 {
+        let _ = dir.view().lookup(&image.cache, &name_of(i * 5));
+    }
+    let (mut cookie, mut listed, mut stopped) = (0, 0, false);
+    while !stopped && listed < 5000 {
+        let before = cookie;
+        let result = dir.view().read(&image.cache, cookie, &mut |entry| {
+            assert!(entry.next_cookie > cookie, "a listing goes round in circles");
+            cookie = entry.next_cookie;
+            listed += 1;
+            listed % 50 != 0
+        });
+        stopped = result.is_err() || cookie == before;
+    }
+    for i in 0..40 {
+        let _ = dir.change(|d| d.remove(&name_of(i * 7)));
+        let _ = dir.change(|d| d.replace(&name_of(i * 3), file, REGULAR));
+        let _ = dir.change(|d| d.insert(&name_of(2000 + i), file, REGULAR));
+    }
+    let _ = dir.change(|d| d.set_parent(InodeNr::ROOT));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
+    #[test]
+    fn hostile_blocks_end_in_errors(damage in damage(), flags in any::<bool>(), size in prop::option::of(any::<u64>())) {
+        // Without checksums, so that what is damaged is also read.
+        let image = HOSTILE.with(|image| image.open());
+        let mut dir = image.mkdir();
+        for i in 0..300 {
+            dir.insert(&name_of(i));
+        }
+        let file = dir.file();
+        for (block, byte, value) in damage {
+            let Some(nr) = dir.view().physical(&image.cache, FileBlock(block)).unwrap() else { continue };
+            image.update(|h| Ok(h.modify(nr)?[byte] = value)).unwrap();
+        }
+        if flags {
+            dir.raw.flags.toggle(InodeFlags::INDEX);
+        }
+        dir.raw.size = size.unwrap_or(dir.raw.size);
+        survive(&mut dir, file);
+    }
+}
+
+thread_local! {
+    static HOSTILE: Blank = Blank::make("-t ext3 -b 1024", "4M");
 }
 
 /// Slow in a debug build, so only a release build tries the full size.
