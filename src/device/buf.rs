@@ -1,5 +1,6 @@
 //! Sector-aligned memory, so that direct I/O needs no second copy.
 
+use parking_lot::Mutex;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, Ordering};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
@@ -12,14 +13,72 @@ pub const SECTOR_BYTES: usize = 512;
 struct Sector([u8; SECTOR_BYTES]);
 
 /// Zeroed or copied bytes in sector-aligned memory; the length is a whole number of sectors.
-#[derive(Clone)]
 pub struct IoBuf(Box<[Sector]>);
+
+/// The largest buffer that is kept for reuse, in sectors: one block of 4 KiB.
+const KEPT_SECTORS_MAX: usize = 8;
+/// How many buffers of each size are kept.
+const KEPT_MAX: usize = 512;
+
+/// Buffers of block size (1, 2, 4 or 8 sectors) that nobody uses. Every change of a metadata block makes and drops
+/// one, often on different threads, which is the worst case of a general allocator with aligned memory.
+static KEPT: [Mutex<Vec<Box<[Sector]>>>; 4] = [const { Mutex::new(Vec::new()) }; 4];
+
+/// Where buffers of so many sectors are kept.
+fn kept(sectors: usize) -> Option<&'static Mutex<Vec<Box<[Sector]>>>> {
+    if sectors.is_power_of_two() && sectors <= KEPT_SECTORS_MAX {
+        KEPT.get(sectors.trailing_zeros() as usize)
+    } else {
+        None
+    }
+}
 
 impl IoBuf {
     /// `len` zero bytes; `len` is rounded up to whole sectors.
     pub fn zeroed(len: usize) -> Self {
         let sectors = len.div_ceil(SECTOR_BYTES);
+        match Self::reused(sectors) {
+            Some(mut buf) => {
+                buf.fill(0);
+                buf
+            }
+            None => Self::fresh(sectors),
+        }
+    }
+
+    fn fresh(sectors: usize) -> Self {
         Self(<[Sector]>::new_box_zeroed_with_elems(sectors).expect("memory for an I/O buffer"))
+    }
+
+    /// A buffer with whatever its last user left in it.
+    fn reused(sectors: usize) -> Option<Self> {
+        kept(sectors)?.lock().pop().map(Self)
+    }
+
+    /// `bytes`, which are whole sectors, or zeroes behind them.
+    fn copied(bytes: &[u8]) -> Self {
+        let sectors = bytes.len().div_ceil(SECTOR_BYTES);
+        let mut buf = Self::reused(sectors).unwrap_or_else(|| Self::fresh(sectors));
+        let (copy, rest) = buf.split_at_mut(bytes.len());
+        copy.copy_from_slice(bytes);
+        rest.fill(0);
+        buf
+    }
+}
+
+impl Clone for IoBuf {
+    fn clone(&self) -> Self {
+        Self::copied(self)
+    }
+}
+
+impl Drop for IoBuf {
+    fn drop(&mut self) {
+        let Some(kept) = kept(self.0.len()) else { return };
+        let mut kept = kept.lock();
+        if kept.len() < KEPT_MAX {
+            kept.push(std::mem::take(&mut self.0));
+        }
     }
 }
 
@@ -53,9 +112,7 @@ impl Block {
 
     /// A block with these bytes.
     pub fn from_bytes(bytes: &[u8]) -> Self {
-        let mut block = Self::zeroed(bytes.len());
-        block.bytes.copy_from_slice(bytes);
-        block
+        Self { bytes: IoBuf::copied(bytes), verified: AtomicBool::new(false) }
     }
 
     /// Whether [`set_verified`](Self::set_verified) was called on this block or its source.
@@ -104,5 +161,19 @@ mod tests {
         assert_eq!(buf.len(), 1024);
         assert_eq!(buf.as_ptr() as usize % SECTOR_BYTES, 0);
         assert!(buf.iter().all(|b| *b == 0));
+    }
+
+    #[test]
+    fn a_reused_buffer_shows_nothing_of_its_last_use() {
+        for len in [512, 1024, 4096, 4000] {
+            for _ in 0..3 {
+                let mut buf = IoBuf::zeroed(len);
+                assert!(buf.iter().all(|b| *b == 0));
+                buf.fill(0xff);
+                assert_eq!(&*buf.clone(), &*buf);
+                let part = IoBuf::copied(&buf[..len - 100]);
+                assert!(part[len - 100..].iter().all(|b| *b == 0));
+            }
+        }
     }
 }
