@@ -70,7 +70,7 @@ kill: build
 
 # A million states that a power cut can leave; hours on a small machine. `make test` checks some thousand.
 crash:
-	JOURNALFS_CRASH_STATES=$${JOURNALFS_CRASH_STATES:-1000000} scripts/as-root.sh \
+	scripts/as-root.sh env JOURNALFS_CRASH_STATES=$${JOURNALFS_CRASH_STATES:-1000000} \
 		$(CARGO) test --release --test crash -- --nocapture
 
 floor: build
