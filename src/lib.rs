@@ -10,6 +10,7 @@ pub mod cache;
 #[allow(unsafe_code)]
 pub mod device;
 pub mod error;
+pub mod fault;
 pub mod format;
 pub mod fs;
 #[allow(unsafe_code)]

@@ -382,6 +382,7 @@ fn take_over(
     // them by: begin far from whatever sequence numbers those have (rule J12).
     superblock.sequence = if recovered { next } else { Tid(next.0.wrapping_add(jump())) };
     superblock.start = superblock.first;
+    let journal_failed = superblock.errno != 0;
     superblock.errno = 0;
     superblock.head = 0;
     replay::write_journal_superblock(&**device, &area, &superblock)?;
@@ -390,6 +391,10 @@ fn take_over(
         sb.features.incompat.insert(Incompat::NEEDS_RECOVERY);
         if sb.features.compat.contains(crate::format::features::Compat::ORPHAN_FILE) {
             sb.features.ro_compat.insert(RoCompat::ORPHAN_PRESENT);
+        }
+        if journal_failed {
+            // The journal's own note of a failure goes over into the file system's state, as the kernel does it.
+            sb.state |= STATE_ERROR;
         }
         note_mount(sb);
     })?;

@@ -8,6 +8,7 @@ use super::engine::{Journal, Log};
 use super::stats::Stats;
 use crate::device::Block;
 use crate::error::{Error, Result};
+use crate::fault::{injected, Fault};
 use crate::units::{BlockNr, Tid};
 use std::io::IoSlice;
 use std::sync::Arc;
@@ -50,7 +51,9 @@ impl Journal {
             self.write_batch(batch, revoked, &mut written)?;
         }
         if !written.is_empty() {
-            self.clock.flush()?;
+            if !injected(Fault::TailBeforeFlush) {
+                self.clock.flush()?;
+            }
             let mut records = self.records.write();
             for (nr, tid) in written {
                 records.home(nr, tid);
@@ -73,6 +76,9 @@ impl Journal {
             let records = self.records.read();
             for (nr, tid) in batch {
                 if let Some(block) = records.checkpoint_data(*nr, *tid, revoked) {
+                    let uncommitted =
+                        injected(Fault::UncommittedGoesHome).then(|| records.newest(*nr)).flatten();
+                    let block = uncommitted.unwrap_or(block);
                     blocks.push((*nr, block));
                     written.push((*nr, *tid));
                 }

@@ -14,6 +14,7 @@ use super::stats::Stats;
 use super::transaction::Transaction;
 use crate::device::Block;
 use crate::error::{Error, Result};
+use crate::fault::{injected, Fault};
 use crate::format::checksum::crc32_be;
 use crate::format::jbd2::{self, needs_escape, CommitBlock, DescriptorBuilder, LogChecksum, RevokeBuilder};
 use parking_lot::MutexGuard;
@@ -87,7 +88,8 @@ impl Journal {
     }
 
     fn write_transaction(&self, transaction: &Transaction) -> Result<Option<Span>> {
-        if transaction.data_stamp > 0 && !self.clock.is_done(transaction.data_stamp) {
+        let reaches = transaction.data_stamp > 0 && !injected(Fault::DataNotFlushed);
+        if reaches && !self.clock.is_done(transaction.data_stamp) {
             Stats::count(&self.stats.two_flush_commits, 1);
             self.clock.wait(transaction.data_stamp)?;
         }
@@ -111,7 +113,9 @@ impl Journal {
             let at = log.ring.lock().advance(head, image.len() as u32);
             log.medium.write(at, &[block])?;
         }
-        self.clock.flush()?;
+        if !injected(Fault::NextBeforeFlush) || transaction.tid.0 % 2 == 0 {
+            self.clock.flush()?;
+        }
         Stats::count(&self.stats.log_blocks_written, span.blocks as u64);
         Ok(span)
     }
@@ -177,7 +181,7 @@ fn log_image(log: &Log, transaction: &Transaction) -> Vec<Arc<Block>> {
     let uuid = log.superblock.lock().uuid;
     let mut image = Vec::with_capacity(transaction.blocks.len() + 8);
     let mut revokes = transaction.revokes.iter().copied().peekable();
-    while revokes.peek().is_some() {
+    while revokes.peek().is_some() && !injected(Fault::RevokeDropped) {
         let mut builder = RevokeBuilder::new(format, tid);
         while revokes.next_if(|nr| builder.push(*nr)).is_some() {}
         image.push(Arc::new(builder.finish()));
@@ -205,14 +209,15 @@ fn log_image(log: &Log, transaction: &Transaction) -> Vec<Arc<Block>> {
         image.append(&mut copies);
     }
     // Rule J2: every commit block carries its CRC, over the bytes as they are in the log.
-    let crc = (format.checksum == LogChecksum::V1).then_some(crc);
+    let with_crc = format.checksum == LogChecksum::V1 && !injected(Fault::CommitWithoutCrc);
+    let crc = with_crc.then_some(crc);
     image.push(Arc::new(CommitBlock::new(tid, crc, SystemTime::now()).encode(&format)));
     image
 }
 
 /// A block as it goes into the log: with its first bytes escaped if they are jbd2's magic.
 fn escaped(block: &Arc<Block>) -> (Arc<Block>, bool) {
-    if needs_escape(block) {
+    if needs_escape(block) && !injected(Fault::NotEscaped) {
         let mut copy = Block::clone(block);
         jbd2::escape(&mut copy);
         (Arc::new(copy), true)

@@ -30,12 +30,21 @@ impl Random {
     }
 }
 
+/// What a file is filled with: one byte, or, now and then, the log's magic number over and over.
+type Pattern = [u8; 4];
+
+const MAGIC: Pattern = [0xc0, 0x3b, 0x39, 0x98];
+
+fn filled(pattern: Pattern, at: usize, len: usize) -> impl Iterator<Item = u8> {
+    (at..at + len).map(move |i| pattern[i % 4])
+}
+
 /// A regular file that the workload made.
 #[derive(Clone)]
 struct File {
     nr: InodeNr,
-    /// Every byte that was ever written to it is this or zero.
-    byte: u8,
+    /// Every byte that was ever written to it is this one's, by its place, or zero.
+    pattern: Pattern,
     content: Vec<u8>,
 }
 
@@ -144,6 +153,14 @@ impl World {
         }
     }
 
+    fn pattern(&mut self) -> Pattern {
+        if self.random.below(8) == 0 {
+            return MAGIC;
+        }
+        self.next_byte = self.next_byte % 180 + 1;
+        [self.next_byte; 4]
+    }
+
     fn name(&mut self) -> (usize, String) {
         let dir = self.random.below(self.dirs.len() as u64) as usize;
         (dir, format!("file-{}", self.random.below(24)))
@@ -183,9 +200,8 @@ impl World {
         match self.fs.mknod(self.dirs[path.0], path.1.as_bytes(), 0o100_644, 0, 0, &ROOT) {
             Ok(attr) => {
                 self.touch_content(attr.nr);
-                let byte = self.next_byte;
-                self.next_byte = self.next_byte % 250 + 1;
-                self.objects.push(File { nr: attr.nr, byte, content: Vec::new() });
+                let pattern = self.pattern();
+                self.objects.push(File { nr: attr.nr, pattern, content: Vec::new() });
                 self.files.insert(path, self.objects.len() - 1);
                 self.write_to(self.objects.len() - 1);
             }
@@ -204,16 +220,17 @@ impl World {
         let len = 1 + self.random.below(if big { 200_000 } else { 9000 }) as usize;
         let size = self.objects[id].content.len() as u64;
         let at = if self.random.below(2) == 0 { size } else { self.random.below(size + 5000) } as usize;
-        let File { nr, byte, .. } = self.objects[id];
+        let File { nr, pattern, .. } = self.objects[id];
         self.touch_content(nr);
-        match self.fs.write(nr, at as u64, &vec![byte; len], &ROOT, false) {
+        let bytes: Vec<u8> = filled(pattern, at, len).collect();
+        match self.fs.write(nr, at as u64, &bytes, &ROOT, false) {
             Ok(written) => {
                 let content = &mut self.objects[id].content;
                 let end = at + written as usize;
                 if content.len() < end {
                     content.resize(end, 0);
                 }
-                content[at..end].fill(byte);
+                content[at..end].copy_from_slice(&bytes[..end - at]);
             }
             Err(error) => assert_eq!(error.errno(), libc::ENOSPC, "{error}"),
         }
@@ -352,9 +369,8 @@ impl World {
         let made = self.fs.mknod(self.dirs[path.0], temporary.1.as_bytes(), 0o100_644, 0, 0, &ROOT);
         let Ok(attr) = made else { return };
         self.touch_content(attr.nr);
-        let byte = self.next_byte;
-        self.next_byte = self.next_byte % 250 + 1;
-        self.objects.push(File { nr: attr.nr, byte, content: Vec::new() });
+        let pattern = self.pattern();
+        self.objects.push(File { nr: attr.nr, pattern, content: Vec::new() });
         let id = self.objects.len() - 1;
         self.files.insert(temporary.clone(), id);
         self.write_to(id);
@@ -434,8 +450,13 @@ fn no_stale_bytes(fs: &Fs, dir: InodeNr, state: &str) {
             continue;
         }
         let content = fs.read(nr, 0, attr.size.min(1 << 24) as u32).unwrap();
-        let first = content.iter().find(|b| **b != 0).copied().unwrap_or(0);
-        let stale = content.iter().position(|b| *b != 0 && *b != first);
+        let first = content.iter().position(|b| *b != 0).unwrap_or(0);
+        let pattern = match content.get(first) {
+            Some(byte) if *byte == MAGIC[first % 4] => MAGIC,
+            Some(byte) => [*byte; 4],
+            None => [0; 4],
+        };
+        let stale = content.iter().enumerate().position(|(i, b)| *b != 0 && *b != pattern[i % 4]);
         assert_eq!(stale, None, "{state}: {name:?} shows bytes of another file");
     }
 }

@@ -4,6 +4,7 @@ use super::search::{best_run, clear_from, Found};
 use super::{Allocator, BAD_BLOCKS};
 use crate::cache::Handle;
 use crate::error::{Error, Place, Result};
+use crate::fault::{injected, Fault};
 use crate::format::bitmap;
 use crate::fs::groups;
 use crate::units::{BlockNr, BlockRange, GroupNr};
@@ -207,7 +208,7 @@ impl Allocator {
         for set in [&overlay.pending, &overlay.reserved, &overlay.trimming] {
             taken.extend(set.inside(whole));
         }
-        if taken.is_empty() {
+        if taken.is_empty() || injected(Fault::ReusedBeforeDurable) {
             return Ok(f(&bitmap, own_view));
         }
         let mut bits = bitmap.to_vec();
