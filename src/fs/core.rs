@@ -16,6 +16,11 @@ use crate::units::{InodeNr, Tid};
 use parking_lot::{Mutex, RwLock, RwLockWriteGuard};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+/// How often an operation without space waits for inactivation, and how long each time at most.
+const ROOM_ROUNDS_MAX: u32 = 20;
+const ROOM_ROUND: Duration = Duration::from_millis(50);
 
 /// A mounted file system.
 pub struct Fs {
@@ -85,8 +90,9 @@ impl Fs {
             self.cache.read(block)?;
             let loaded = self.inodes.get_or_load(nr, || {
                 match inode_table::read(&InMemory(&self.cache), &self.geometry, nr) {
-                    Ok(raw) if raw.links == 0 && raw.mode == 0 => Err(Error::Stale),
-                    Ok(raw) => Ok(Some(raw)),
+                    // Freed, whatever is left in the record: only an orphan has no links and is in use.
+                    Ok(raw) if raw.links == 0 && !self.orphans.contains(nr) => Err(Error::Stale),
+                    Ok(raw) => Ok(Some(InodeState::loaded(raw, self.last_changes()))),
                     Err(Error::NotCached(_)) => Ok(None),
                     Err(error) => Err(error),
                 }
@@ -112,6 +118,13 @@ impl Fs {
             Err(Error::NotCached(_)) => None,
             result => Some(result),
         }
+    }
+
+    /// The newest transaction and flush stamp that an inode's last change can have: what fsync waits for when
+    /// the inode has been out of memory since.
+    fn last_changes(&self) -> Option<(Tid, u64)> {
+        let changes = !self.options.read_only;
+        changes.then(|| (self.journal.running_tid(), self.journal.newest_flush_stamp()))
     }
 
     /// The inode, locked to be changed, and alive.
@@ -143,7 +156,7 @@ impl Fs {
     }
 
     /// Runs one operation's changes as [`BlockCache::update`] does; on ENOSPC with frees that are not durable
-    /// yet, commits and tries once more (rule J9).
+    /// yet (rule J9), or still to be made by inactivation, commits and tries again, a bounded number of times.
     pub fn update<R>(
         &self,
         credits: u32,
@@ -153,8 +166,19 @@ impl Fs {
             return Err(Error::ReadOnly);
         }
         let mut result = self.cache.update(credits, &mut f);
-        if result.as_ref().is_err_and(|e| e.is(libc::ENOSPC)) && self.allocator.pending_frees() > 0 {
+        for _ in 0..ROOM_ROUNDS_MAX {
+            let inactivating = self.inactivation.units() > 0;
+            if !result.as_ref().is_err_and(|e| e.is(libc::ENOSPC))
+                || self.allocator.pending_frees() == 0 && !inactivating
+            {
+                break;
+            }
             self.journal.commit(self.journal.running_tid())?;
+            if inactivating {
+                // Not for its end: it may want an inode that the caller has locked.
+                self.wait_for_inactivation(ROOM_ROUND);
+                self.journal.commit(self.journal.running_tid())?;
+            }
             result = self.cache.update(credits, &mut f);
         }
         self.noting(result)

@@ -15,6 +15,9 @@ const RUNS_PER_HANDLE: u32 = 16;
 /// Metadata blocks that one handle changes at most while it frees or converts.
 const BUDGET: u32 = 64;
 
+/// Blocks that one handle makes unwritten at most; each may be an extent of its own.
+const ZEROED_PER_HANDLE: u64 = 4096;
+
 /// Blocks whose contents change at a range's edges: where they are, and their new bytes.
 type Edges = Vec<(BlockNr, Arc<Block>)>;
 
@@ -48,6 +51,9 @@ impl Fs {
         self.flush_data(&inode, &mut state, false)?;
         let result = if punch {
             let end = end.min(self.size_max(&state.raw));
+            if offset >= end {
+                return Ok(());
+            }
             self.punch(&inode, &mut state, offset, end)
         } else if what == 0 {
             self.allocate_ahead(&inode, &mut state, offset, end, keep_size)
@@ -174,7 +180,7 @@ impl Fs {
         // Each round gets further or ends the loop.
         loop {
             let now = edges.take().unwrap_or_default();
-            let piece = rest.start..rest.end.min(rest.start + 32768);
+            let piece = rest.start..rest.end.min(rest.start + ZEROED_PER_HANDLE);
             let (tid, raw) = self.update(credits.min(self.journal.credits_max()), |h| {
                 let mut raw = state.raw.clone();
                 log_edges(h, &now);

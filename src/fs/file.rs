@@ -69,7 +69,9 @@ impl Fs {
         if state.raw.is_dir() {
             return Err(Error::IsDirectory);
         }
-        let end = state.size().min(offset.saturating_add(size as u64));
+        // A corrupt size must not lead beyond the last block that a map can name.
+        let size_max = u64::from(u32::MAX) * u64::from(self.geometry.block_bytes);
+        let end = state.size().min(size_max).min(offset.saturating_add(size as u64));
         if offset >= end {
             return Ok(ReadBytes { buf: IoBuf::zeroed(0), range: 0..0 });
         }
@@ -147,10 +149,13 @@ impl Fs {
         let mut bytes = raw.block.to_vec();
         let more = xattr::get(&*self.cache, &self.geometry, nr, raw, INLINE_DATA)?;
         bytes.extend(more.unwrap_or_default());
-        let mut buf = IoBuf::zeroed(end as usize);
-        let have = bytes.len().min(end as usize);
-        buf[..have].copy_from_slice(&bytes[..have]);
-        Ok(ReadBytes { buf, range: offset as usize..end as usize })
+        let len = (end - offset) as usize;
+        let mut buf = IoBuf::zeroed(len);
+        let have = bytes.iter().skip(usize::try_from(offset).unwrap_or(usize::MAX));
+        for (to, from) in buf.iter_mut().zip(have) {
+            *to = *from;
+        }
+        Ok(ReadBytes { buf, range: 0..len })
     }
 
     /// Writes at `offset`. The bytes are in memory, with their space held, when this returns; fsync
@@ -165,7 +170,26 @@ impl Fs {
     ) -> Result<u32> {
         let inode = self.inode(nr)?;
         self.throttle(&inode)?;
-        let mut state = self.live(&inode)?;
+        match self.write_once(&inode, offset, bytes, caller, kill_priv) {
+            Err(error) if error.is(libc::ENOSPC) => {
+                // Without the inode's lock, which making room may want.
+                self.make_room();
+                self.write_once(&inode, offset, bytes, caller, kill_priv)
+            }
+            result => result,
+        }
+    }
+
+    fn write_once(
+        &self,
+        inode: &Arc<Inode>,
+        offset: u64,
+        bytes: &[u8],
+        caller: &Caller,
+        kill_priv: bool,
+    ) -> Result<u32> {
+        let nr = inode.nr;
+        let mut state = self.live(inode)?;
         let limit = self.size_max(&state.raw);
         self.check_writable(&state)?;
         if state.raw.flags.contains(InodeFlags::APPEND) && offset < state.size() {
@@ -181,7 +205,7 @@ impl Fs {
         if self.has_capability(nr, &state)? {
             self.take_capability(nr, &mut state)?;
         }
-        self.noting(self.buffer(&inode, &mut state, offset, bytes, caller.uid == 0))?;
+        self.noting(self.buffer(inode, &mut state, offset, bytes, caller.uid == 0))?;
         let now = self.now();
         state.raw.mtime = now;
         state.raw.ctime = now;
@@ -189,7 +213,7 @@ impl Fs {
         if kill_priv || caller.uid != 0 {
             Self::kill_set_id(&mut state.raw);
         }
-        self.writeback.add(&inode, &mut state);
+        self.writeback.add(inode, &mut state);
         Ok(bytes.len() as u32)
     }
 
@@ -255,32 +279,51 @@ impl Fs {
             .iter()
             .map(|(start, len)| map::metadata_blocks_max(&self.geometry, &state.raw, FileBlock(*start), *len))
             .sum();
+        // All that can fail comes first, so that a write is whole or absent.
+        let partial = self.partial_blocks(inode.nr, state, offset, end, &holes)?;
         if count > 0 {
-            self.hold_space(inode.nr, count + metadata, privileged)?;
+            self.allocator.hold_space(count + metadata, privileged)?;
             state.delayed().metadata_held += metadata;
         }
-        let result = self.fill_pages(inode, state, offset, bytes, &holes);
-        if result.is_err() && count > 0 {
-            let kept = holes
-                .iter()
-                .flat_map(|(start, len)| *start..start + len)
-                .filter(|nr| state.data.as_ref().is_some_and(|d| d.pages.contains_key(nr)))
-                .count() as u64;
-            self.allocator.release_space(count - kept);
+        self.fill_pages(state, offset, bytes, &holes, partial);
+        Ok(())
+    }
+
+    /// The old contents of the first and the last block of a write that covers them only in part, unless delayed data has them.
+    fn partial_blocks(
+        &self,
+        nr: InodeNr,
+        state: &InodeState,
+        offset: u64,
+        end: u64,
+        holes: &[(u32, u32)],
+    ) -> Result<Vec<(u32, Block)>> {
+        let block_bytes = self.geometry.block_bytes as u64;
+        let ends = [(offset, offset / block_bytes), (end, (end - 1) / block_bytes)];
+        let mut blocks: Vec<(u32, Block)> = Vec::new();
+        for (at, block) in ends {
+            let block = block as u32;
+            let known = blocks.iter().any(|(nr, _)| *nr == block)
+                || state.data.as_ref().is_some_and(|d| d.pages.contains_key(&block));
+            if !at.is_multiple_of(block_bytes) && !known {
+                let in_hole = in_runs(holes, block);
+                blocks.push((block, self.old_block(nr, &state.raw, state.size(), block, in_hole)?));
+            }
         }
-        result
+        Ok(blocks)
     }
 
     fn fill_pages(
         &self,
-        inode: &Inode,
         state: &mut InodeState,
         offset: u64,
         bytes: &[u8],
         holes: &[(u32, u32)],
-    ) -> Result<()> {
+        mut partial: Vec<(u32, Block)>,
+    ) {
         let block_bytes = self.geometry.block_bytes as usize;
         let end = offset + bytes.len() as u64;
+        let data = state.delayed();
         let mut done = 0;
         let mut added = 0;
         while done < bytes.len() {
@@ -289,29 +332,23 @@ impl Fs {
             let within = (at % block_bytes as u64) as usize;
             let chunk = (block_bytes - within).min(bytes.len() - done);
             let piece = &bytes[done..done + chunk];
-            let in_hole = holes.iter().any(|(start, len)| (*start..start + len).contains(&nr));
-            let size = state.size();
-            let page = state.data.as_mut().and_then(|d| d.pages.get_mut(&nr));
-            if let Some(page) = page {
+            if let Some(page) = data.pages.get_mut(&nr) {
                 Arc::make_mut(&mut page.block)[within..within + chunk].copy_from_slice(piece);
             } else {
-                let block = if chunk == block_bytes {
-                    Block::from_bytes(piece)
-                } else {
-                    let mut block = self.old_block(inode.nr, &state.raw, size, nr, in_hole)?;
+                let block = if let Some(old) = partial.iter().position(|(block, _)| *block == nr) {
+                    let (_, mut block) = partial.swap_remove(old);
                     block[within..within + chunk].copy_from_slice(piece);
                     block
+                } else {
+                    Block::from_bytes(piece)
                 };
-                let data = state.delayed();
-                data.pages.insert(nr, Page { block: Arc::new(block), held: in_hole });
+                data.pages.insert(nr, Page { block: Arc::new(block), held: in_runs(holes, nr) });
                 added += block_bytes as u64;
             }
             done += chunk;
         }
-        self.writeback.grew(added);
-        let data = state.delayed();
         data.size = data.size.max(end);
-        Ok(())
+        self.writeback.grew(added);
     }
 
     /// A file block as the disk has it, zero behind the file's size.
@@ -387,16 +424,18 @@ impl Fs {
         Ok(holes)
     }
 
-    /// Holds space for `blocks` file blocks; when there isn't enough, makes pending frees usable and tries again.
-    fn hold_space(&self, nr: InodeNr, blocks: u64, privileged: bool) -> Result<()> {
-        match self.allocator.hold_space(blocks, privileged) {
-            Err(error) if error.is(libc::ENOSPC) => {
-                tracing::debug!(inode = nr.0, blocks, "no space: committing frees and trying again");
-                self.drain_inactivation();
-                self.journal.commit(self.journal.running_tid())?;
-                self.allocator.hold_space(blocks, privileged)
+    /// Makes what can be had of space available: delayed data gets its place, so that what it holds too much is
+    /// given back, and what has been freed becomes usable. Call it without locks.
+    fn make_room(&self) {
+        tracing::debug!("no space: writing delayed data and committing frees");
+        for inode in self.writeback.inodes() {
+            if let Err(error) = self.write_out(&inode, false) {
+                tracing::debug!(inode = inode.nr.0, %error, "writing a file to make room failed");
             }
-            result => result,
+        }
+        self.drain_inactivation();
+        if let Err(error) = self.journal.commit(self.journal.running_tid()) {
+            tracing::debug!(%error, "committing to make room failed");
         }
     }
 
@@ -431,4 +470,9 @@ impl Fs {
             self.writeback.add(inode, &mut state);
         }
     }
+}
+
+/// Whether a file block is in one of the runs.
+fn in_runs(runs: &[(u32, u32)], block: u32) -> bool {
+    runs.iter().any(|(start, len)| (*start..start + len).contains(&block))
 }

@@ -15,6 +15,7 @@ use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Inodes that wait for the inactivation thread at most; who would add one more frees it himself.
 const QUEUE_MAX: usize = 32;
@@ -93,10 +94,16 @@ impl Fs {
     /// Takes over what [`end_inode`](Self::end_inode) did, once its handle is published in `tid`.
     pub fn name_gone(&self, inode: &Arc<Inode>, state: &mut InodeState, raw: RawInode, tid: Tid, fate: Fate) {
         state.publish(raw, tid, true);
+        inode.set_unlinked();
         match fate {
             Fate::Freed => self.bury(inode, state),
-            Fate::Orphaned if state.opens == 0 => self.enqueue(inode, state.raw.blocks),
-            Fate::Orphaned => {}
+            Fate::Orphaned if state.opens > 0 => {}
+            Fate::Orphaned if self.tuning.read().inactivate == InactivatePolicy::Inline => {
+                if let Err(error) = self.free_locked(inode, state, |_| {}) {
+                    tracing::warn!(inode = inode.nr.0, %error, "freeing an inode failed; the next mount tries again");
+                }
+            }
+            Fate::Orphaned => self.enqueue(inode, state.raw.blocks),
         }
     }
 
@@ -105,9 +112,15 @@ impl Fs {
         state.touched = false;
         state.dead = true;
         self.writeback.settle(inode, state);
-        if !self.kernel_holds_inodes() {
-            self.inodes.remove(inode.nr);
+        if inode.set_freed(!self.kernel_holds_inodes()) {
+            self.let_go(inode);
         }
+    }
+
+    /// The number of a freed inode may be used again.
+    fn let_go(&self, inode: &Inode) {
+        self.inodes.remove(inode.nr);
+        self.allocator.release_inode(inode.nr);
     }
 
     /// The last user of an inode without names is gone: frees it, now or soon.
@@ -146,12 +159,21 @@ impl Fs {
     }
 
     /// As [`free_inode`](Self::free_inode); calls `freed` with the 512-byte units that each handle gave back.
-    fn free_inode_telling(&self, inode: &Arc<Inode>, mut freed: impl FnMut(u64)) -> Result<()> {
+    fn free_inode_telling(&self, inode: &Arc<Inode>, freed: impl FnMut(u64)) -> Result<()> {
         let mut state = inode.write();
         if state.dead || state.opens > 0 || state.raw.links > 0 {
             return Ok(());
         }
-        self.drop_data(&mut state);
+        self.free_locked(inode, &mut state, freed)
+    }
+
+    fn free_locked(
+        &self,
+        inode: &Arc<Inode>,
+        state: &mut InodeState,
+        mut freed: impl FnMut(u64),
+    ) -> Result<()> {
+        self.drop_data(state);
         // Each round frees blocks or ends the loop.
         loop {
             let credits = self.remove_credits();
@@ -168,7 +190,7 @@ impl Fs {
             freed(state.raw.blocks.saturating_sub(raw.blocks));
             state.publish(raw, tid, true);
             if done {
-                self.bury(inode, &mut state);
+                self.bury(inode, state);
                 return Ok(());
             }
         }
@@ -177,17 +199,24 @@ impl Fs {
     /// The kernel has dropped its inode: the number may be used again.
     pub fn forget(&self, nr: InodeNr) {
         let Some(inode) = self.inodes.get(nr) else { return };
-        if inode.read().dead {
-            self.inodes.remove(nr);
-            self.allocator.release_inode(nr);
+        if inode.set_forgotten() {
+            self.let_go(&inode);
         }
     }
 
-    /// Waits until nothing waits for inactivation.
+    /// Waits until nothing waits for inactivation. Call it without inode locks: the thread may want them.
     pub(crate) fn drain_inactivation(&self) {
         let mut queue = self.inactivation.state.lock();
         while (!queue.inodes.is_empty() || queue.at_work > 0) && !queue.stop {
             self.inactivation.changed.wait(&mut queue);
+        }
+    }
+
+    /// Waits until the thread has got somewhere, at most for `limit`.
+    pub(crate) fn wait_for_inactivation(&self, limit: Duration) {
+        let mut queue = self.inactivation.state.lock();
+        if !queue.inodes.is_empty() || queue.at_work > 0 {
+            self.inactivation.changed.wait_for(&mut queue, limit);
         }
     }
 

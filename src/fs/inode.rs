@@ -14,6 +14,7 @@ use crate::units::{InodeNr, Tid};
 use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::Arc;
 
 const SHARDS: usize = 64;
@@ -23,7 +24,16 @@ pub struct Inode {
     /// Its number.
     pub nr: InodeNr,
     state: RwLock<InodeState>,
+    /// How far its end has come ([`UNLINKED`] and the others).
+    end: AtomicU8,
 }
+
+/// [`Inode`]: it has no names.
+const UNLINKED: u8 = 1;
+/// [`Inode`]: its record and blocks are free.
+const FREED: u8 = 2;
+/// [`Inode`]: the kernel doesn't know it any more.
+const FORGOTTEN: u8 = 4;
 
 /// What the inode's lock protects.
 pub struct InodeState {
@@ -50,12 +60,21 @@ pub struct InodeState {
 }
 
 impl InodeState {
-    fn new(raw: RawInode) -> Self {
+    /// A record as its table block has it. `last`: the newest transaction that may hold a change of it, and the
+    /// newest flush stamp of data that may be its own: what was known of an inode goes when it is evicted.
+    pub(crate) fn loaded(raw: RawInode, last: Option<(Tid, u64)>) -> Self {
+        Self {
+            in_place_stamp: last.map_or(0, |(_, stamp)| stamp),
+            ..Self::new(raw, last.map(|(tid, _)| tid))
+        }
+    }
+
+    fn new(raw: RawInode, tid: Option<Tid>) -> Self {
         Self {
             raw,
             touched: false,
-            sync_tid: None,
-            datasync_tid: None,
+            sync_tid: tid,
+            datasync_tid: tid,
             data: None,
             opens: 0,
             dead: false,
@@ -91,7 +110,32 @@ impl InodeState {
 impl Inode {
     /// A new inode, as a handle has just written it.
     pub fn new(nr: InodeNr, raw: RawInode) -> Self {
-        Self { nr, state: RwLock::new(InodeState::new(raw)) }
+        Self::with_state(nr, InodeState::new(raw, None))
+    }
+
+    fn with_state(nr: InodeNr, state: InodeState) -> Self {
+        Self { nr, state: RwLock::new(state), end: AtomicU8::new(0) }
+    }
+
+    /// The inode has no names any more, for good.
+    pub(crate) fn set_unlinked(&self) {
+        self.end.fetch_or(UNLINKED, Ordering::AcqRel);
+    }
+
+    /// The inode has been freed. Whether nobody needs its number any more: `forgotten` says so, or the kernel did.
+    pub(crate) fn set_freed(&self, forgotten: bool) -> bool {
+        let forgotten = if forgotten { FORGOTTEN } else { 0 };
+        let before = self.end.fetch_or(FREED | forgotten, Ordering::AcqRel);
+        (before | forgotten) & FORGOTTEN != 0
+    }
+
+    /// The kernel has dropped its inode; that counts once it has no names, since it may come back before. Whether
+    /// nobody needs the number any more. Takes no lock: the inode may be being freed, which may take long.
+    pub(crate) fn set_forgotten(&self) -> bool {
+        if self.end.load(Ordering::Acquire) & UNLINKED == 0 {
+            return false;
+        }
+        self.end.fetch_or(FORGOTTEN, Ordering::AcqRel) & (FREED | FORGOTTEN) == FREED
     }
 
     /// Locks the inode to look at it.
@@ -151,14 +195,14 @@ impl InodeCache {
     pub fn get_or_load<E>(
         &self,
         nr: InodeNr,
-        load: impl FnOnce() -> Result<Option<RawInode>, E>,
+        load: impl FnOnce() -> Result<Option<InodeState>, E>,
     ) -> Result<Option<Arc<Inode>>, E> {
         let mut shard = self.shard(nr).lock();
         if let Some(inode) = shard.inodes.get(&nr) {
             return Ok(Some(inode.clone()));
         }
-        let Some(raw) = load()? else { return Ok(None) };
-        let inode = Arc::new(Inode::new(nr, raw));
+        let Some(state) = load()? else { return Ok(None) };
+        let inode = Arc::new(Inode::with_state(nr, state));
         self.put(&mut shard, inode.clone());
         Ok(Some(inode))
     }

@@ -1,7 +1,7 @@
 //! Inode records in their table blocks.
 //!
-//! `i_dtime` of an inode without links belongs to the orphan list (it holds the next orphan's
-//! number), so [`write`] leaves it alone; [`set_next_orphan`] and [`clear`] change it.
+//! `i_dtime` of an inode in use belongs to the orphan list (it holds the next orphan's number, also of an inode
+//! with links whose truncation is under way), so [`write`] leaves it alone; [`set_next_orphan`] and [`clear`] change it.
 
 use super::groups;
 use crate::cache::{Handle, ReadBlock};
@@ -68,9 +68,7 @@ pub fn modify_bytes<R>(
 pub fn write(h: &mut Handle<'_>, geometry: &Geometry, nr: InodeNr, raw: &RawInode) -> Result<()> {
     modify_bytes(h, geometry, nr, |bytes| {
         let mut record = raw.clone();
-        if raw.links == 0 {
-            record.dtime = dtime_of(bytes);
-        }
+        record.dtime = dtime_of(bytes);
         record.encode(bytes, geometry, nr)
     })
 }
@@ -113,13 +111,4 @@ pub fn clear(
 /// `i_dtime` of a record, at byte 0x14 of `struct ext4_inode`.
 fn dtime_of(bytes: &[u8]) -> u32 {
     bytes.get(0x14..0x18).map_or(0, |b| u32::from_le_bytes([b[0], b[1], b[2], b[3]]))
-}
-
-/// As [`write`], for an inode that is on the orphan list though it has links (a truncation under way).
-pub fn write_orphan(h: &mut Handle<'_>, geometry: &Geometry, nr: InodeNr, raw: &RawInode) -> Result<()> {
-    modify_bytes(h, geometry, nr, |bytes| {
-        let mut record = raw.clone();
-        record.dtime = dtime_of(bytes);
-        record.encode(bytes, geometry, nr)
-    })
 }

@@ -72,6 +72,10 @@ impl Fs {
         }
         let located = if options.noload { None } else { locate(&*device, &sb)? };
         options.read_only |= device.read_only();
+        if options.noload && !options.read_only && sb.features.incompat.contains(Incompat::NEEDS_RECOVERY) {
+            tracing::warn!("the journal is not replayed (noload): mounting read-only");
+            options.read_only = true;
+        }
         if located.is_none() && !options.read_only && !options.nojournal {
             tracing::warn!("no journal: mounting read-only (-o nojournal,rw writes without a crash promise)");
             options.read_only = true;
@@ -108,6 +112,7 @@ impl Fs {
         }
         let allocator = Arc::new(Allocator::open(&*cache, &geometry, sb.r_blocks_count, &opened.own)?);
         opened.journal.set_observer(allocator.clone());
+        opened.journal.set_barrier(options.barrier);
         let mut orphans = Orphans::default();
         if sb.features.compat.contains(crate::format::features::Compat::ORPHAN_FILE) {
             orphans = Orphans::with_file(&cache, &geometry, InodeNr(sb.orphan_file_inum))?;
@@ -234,17 +239,21 @@ impl Fs {
                 state.raw.links == 0 && !state.dead
             };
             if orphan && !self.is_read_only() {
-                self.free_inode(&inode)?;
+                if let Err(error) = self.free_inode(&inode) {
+                    tracing::warn!(inode = inode.nr.0, %error, "an orphan stays for the next mount");
+                }
             }
         }
         self.drain_inactivation();
-        if !self.is_read_only() {
-            self.sync()?;
-        }
+        // Data that can't be written is lost, and the caller is told; what the journal holds is not lost with it.
+        let synced = if self.is_read_only() { Ok(()) } else { self.sync() };
+        // At rest nothing may be in a cache, whatever barrier= says.
+        self.journal.set_barrier(true);
         self.journal.drain()?;
         self.write_final_superblock()?;
         let sb = self.superblock.lock().clone();
-        self.journal.mark_clean(|journal| restore_journal(journal, &sb))
+        self.journal.mark_clean(|journal| restore_journal(journal, &sb))?;
+        synced
     }
 
     /// The superblock of a file system at rest: its counts right, needs_recovery gone; durable on return.
@@ -265,7 +274,7 @@ impl Fs {
         }
         let device = self.cache.device();
         device.write_at(1024, &sb.encode()).map_err(|e| Error::io("writing the superblock", e))?;
-        device.flush().map_err(|e| Error::io("flushing the superblock", e))?;
+        self.journal.flush(self.journal.flush_stamp())?;
         *self.superblock.lock() = sb;
         Ok(())
     }
@@ -376,6 +385,11 @@ fn take_over(
     superblock.incompat.remove(jbd2::Incompat::FAST_COMMIT);
     superblock.incompat.insert(jbd2::Incompat::REVOKE);
     superblock.incompat.set(jbd2::Incompat::ASYNC_COMMIT, options.async_commit);
+    if superblock.errno != 0 {
+        // What stopped the journal before is an error of the file system until fsck has seen to it.
+        replay::update_superblock(&**device, |sb| sb.state |= STATE_ERROR)?;
+        device.flush().map_err(|e| Error::io("flushing the superblock", e))?;
+    }
     let sb = read_superblock(device)?;
     superblock.incompat.set(jbd2::Incompat::WIDE, sb.features.incompat.contains(Incompat::BIT64));
     // A log that is not known to be ours may hold blocks of an earlier file system, and v1 has no seed to tell

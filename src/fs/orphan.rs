@@ -81,7 +81,7 @@ impl Fs {
     /// Records an orphan, in the handle that makes it one. `raw` is the record as the handle has it.
     pub(crate) fn orphan_add(&self, h: &mut Handle<'_>, nr: InodeNr, raw: &RawInode) -> Result<()> {
         if self.orphans.contains(nr) {
-            return inode_table::write_orphan(h, &self.geometry, nr, raw);
+            return inode_table::write(h, &self.geometry, nr, raw);
         }
         if let Some((index, slot)) = self.free_slot(h)? {
             self.set_slot(h, index, slot, Some(nr))?;

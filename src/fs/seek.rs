@@ -3,6 +3,7 @@
 use super::attr::Caller;
 use super::{map, Fs};
 use crate::error::{Error, Result};
+use crate::format::inode::{FileKind, InodeFlags};
 use crate::units::InodeNr;
 
 /// Bytes that a copy moves at a time.
@@ -17,6 +18,16 @@ impl Fs {
         let size = state.size();
         if offset >= size {
             return Err(Error::NoSuchAddress);
+        }
+        if state.raw.kind() != Some(FileKind::Regular) {
+            return Err(Error::Invalid);
+        }
+        if state.raw.flags.contains(InodeFlags::INLINE_DATA) {
+            return match whence {
+                libc::SEEK_DATA => Ok(offset),
+                libc::SEEK_HOLE => Ok(size),
+                _ => Err(Error::Invalid),
+            };
         }
         let block_bytes = u64::from(self.geometry.block_bytes);
         let blocks = offset / block_bytes..size.div_ceil(block_bytes);

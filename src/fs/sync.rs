@@ -48,10 +48,11 @@ impl Fs {
         }
         let inode = self.inode(nr)?;
         if inode.read().raw.is_dir() {
-            return self.prepare_sync_all();
+            let (tid, stamp, result) = self.prepare_sync_all()?;
+            return result.map(|()| (tid, stamp));
         }
         let mut state = inode.write();
-        if state.dead || self.is_read_only() && state.sync_tid.is_none() {
+        if state.dead || self.options.read_only {
             return Ok((None, 0));
         }
         self.flush_data(&inode, &mut state, true)?;
@@ -63,19 +64,33 @@ impl Fs {
         Ok((tid, state.in_place_stamp))
     }
 
-    fn prepare_sync_all(&self) -> Result<(Option<Tid>, u64)> {
+    /// Puts all changes on their way, as far as that goes. Returns besides what [`prepare_sync`](Self::prepare_sync) does
+    /// the first failure.
+    fn prepare_sync_all(&self) -> Result<(Option<Tid>, u64, Result<()>)> {
+        if self.journal.is_aborted() {
+            return Err(Error::Posix(libc::EIO));
+        }
         if self.is_read_only() {
-            return Ok((None, 0));
+            return Ok((None, 0, Ok(())));
         }
-        let mut stamp = 0;
+        let (mut stamp, mut result) = (0, Ok(()));
         for inode in self.writeback.inodes() {
-            stamp = stamp.max(self.write_out(&inode, true)?);
+            // One file that can't be written doesn't keep the others from it.
+            match self.write_out(&inode, true) {
+                Ok(of_inode) => stamp = stamp.max(of_inode),
+                Err(error) => {
+                    tracing::warn!(inode = inode.nr.0, %error, "writing a file failed");
+                    if result.is_ok() {
+                        result = Err(error);
+                    }
+                }
+            }
         }
-        Ok((Some(self.journal.running_tid()), stamp))
+        Ok((Some(self.journal.running_tid()), stamp, result))
     }
 
     /// Writes an inode's delayed data and times. Returns the flush that makes in-place data durable.
-    fn write_out(&self, inode: &Arc<Inode>, times: bool) -> Result<u64> {
+    pub(crate) fn write_out(&self, inode: &Arc<Inode>, times: bool) -> Result<u64> {
         let mut state = inode.write();
         self.flush_data(inode, &mut state, false)?;
         if times {
@@ -85,19 +100,24 @@ impl Fs {
         Ok(state.in_place_stamp)
     }
 
-    /// Makes everything durable that has been written so far.
+    /// Makes everything durable that has been written so far; what can be, when not all can.
     pub fn sync(&self) -> Result<()> {
-        let (tid, stamp) = self.prepare_sync_all()?;
+        let (tid, stamp, result) = self.prepare_sync_all()?;
         if let Some(tid) = tid {
             self.journal.commit(tid)?;
         }
-        self.journal.flush(stamp)
+        self.journal.flush(stamp)?;
+        result
     }
 
     /// As [`sync`](Self::sync), but for the wait.
     pub fn sync_then(&self, then: OnDurable) {
         match self.prepare_sync_all() {
-            Ok((tid, stamp)) => self.journal.commit_then(tid, stamp, then),
+            Ok((tid, stamp, Ok(()))) => self.journal.commit_then(tid, stamp, then),
+            Ok((tid, stamp, Err(error))) => {
+                let then = Box::new(move |result: Result<()>| then(result.and(Err(error))));
+                self.journal.commit_then(tid, stamp, then);
+            }
             Err(error) => then(Err(error)),
         }
     }

@@ -15,6 +15,15 @@ use std::sync::Arc;
 /// Metadata blocks that one handle changes at most while it frees a file's blocks.
 const REMOVE_BUDGET: u32 = 64;
 
+/// A file's new last block, cut.
+#[derive(Default)]
+struct Tail {
+    /// What the delayed page of that file block is to become.
+    page: Option<(u32, Arc<Block>)>,
+    /// What is to be logged, where the disk has the block.
+    logged: Option<(BlockNr, Arc<Block>)>,
+}
+
 impl Fs {
     /// Sets a regular file's size; what is added reads as zeroes.
     pub fn truncate(&self, nr: InodeNr, size: u64) -> Result<()> {
@@ -59,12 +68,8 @@ impl Fs {
     /// Makes the file shorter, or frees what it has behind its end.
     pub(crate) fn shrink(&self, inode: &Arc<Inode>, state: &mut InodeState, size: u64) -> Result<()> {
         let block_bytes = self.geometry.block_bytes as u64;
-        let first_gone = size.div_ceil(block_bytes) as u32;
-        let tail = self.zeroed_tail(inode.nr, state, size)?;
-        self.drop_pages(state, first_gone, None);
-        if let Some(data) = &mut state.data {
-            data.size = size;
-        }
+        let first_gone = u32::try_from(size.div_ceil(block_bytes)).unwrap_or(u32::MAX);
+        let Tail { page, logged: tail } = self.zeroed_tail(inode.nr, state, size)?;
         let now = self.now();
         let disk_size = state.raw.size.min(size);
         let (mut done, mut first) = (false, true);
@@ -85,14 +90,25 @@ impl Fs {
                     inode_table::write(h, &self.geometry, inode.nr, &raw)?;
                 } else {
                     self.orphan_add(h, inode.nr, &raw)?;
-                    inode_table::write_orphan(h, &self.geometry, inode.nr, &raw)?;
+                    inode_table::write(h, &self.geometry, inode.nr, &raw)?;
                 }
                 Ok((raw, finished))
             })?;
-            if let (Some(data), Some(_)) = (&mut state.data, &tail) {
-                // The tail's page has been logged.
-                if let Some(page) = data.pages.remove(&(first_gone.saturating_sub(1))) {
-                    self.writeback.shrank(page.block.len() as u64);
+            if first {
+                // From here on the file is as short as it is to be, whatever becomes of its blocks.
+                self.drop_pages(state, first_gone, None);
+                match (&page, &tail) {
+                    // The tail's page has been logged.
+                    (Some((nr, _)), Some(_)) => self.drop_pages(state, *nr, Some(nr + 1)),
+                    (Some((nr, block)), None) => {
+                        if let Some(page) = state.data.as_mut().and_then(|d| d.pages.get_mut(nr)) {
+                            page.block = block.clone();
+                        }
+                    }
+                    (None, _) => {}
+                }
+                if let Some(data) = &mut state.data {
+                    data.size = size;
                 }
             }
             state.publish(raw, tid, true);
@@ -105,29 +121,26 @@ impl Fs {
         Ok(())
     }
 
-    /// The file's new last block with zeroes behind its end, if the disk has that block (rule J10).
-    fn zeroed_tail(
-        &self,
-        nr: InodeNr,
-        state: &mut InodeState,
-        size: u64,
-    ) -> Result<Option<(BlockNr, Arc<Block>)>> {
+    /// The file's new last block with zeroes behind its end (rule J10).
+    fn zeroed_tail(&self, nr: InodeNr, state: &InodeState, size: u64) -> Result<Tail> {
         let block_bytes = self.geometry.block_bytes as u64;
         let within = (size % block_bytes) as usize;
         if within == 0 || state.raw.flags.contains(InodeFlags::INLINE_DATA) {
-            return Ok(None);
+            return Ok(Tail::default());
         }
-        let file_block = (size / block_bytes) as u32;
+        let Ok(file_block) = u32::try_from(size / block_bytes) else { return Ok(Tail::default()) };
         let mapping = map::lookup(&self.geometry, &*self.cache, nr, &state.raw, FileBlock(file_block), 1)?;
         let physical = mapping.physical.filter(|_| !mapping.unwritten);
-        if let Some(page) = state.data.as_mut().and_then(|d| d.pages.get_mut(&file_block)) {
-            Arc::make_mut(&mut page.block)[within..].fill(0);
-            return Ok(physical.map(|physical| (physical, page.block.clone())));
+        if let Some(page) = state.data.as_ref().and_then(|d| d.pages.get(&file_block)) {
+            let mut block = page.block.clone();
+            Arc::make_mut(&mut block)[within..].fill(0);
+            let logged = physical.map(|physical| (physical, block.clone()));
+            return Ok(Tail { page: Some((file_block, block)), logged });
         }
-        let Some(physical) = physical else { return Ok(None) };
+        let Some(physical) = physical else { return Ok(Tail::default()) };
         let mut block = self.old_block(nr, &state.raw, state.size(), file_block, false)?;
         block[within..].fill(0);
-        Ok(Some((physical, Arc::new(block))))
+        Ok(Tail { page: None, logged: Some((physical, Arc::new(block))) })
     }
 
     /// Credits for [`remove_step`](Self::remove_step).

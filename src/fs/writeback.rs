@@ -13,7 +13,7 @@ use super::{inode_table, map, Fs};
 use crate::cache::Handle;
 use crate::device::Block;
 use crate::error::{Error, Result};
-use crate::format::inode::RawInode;
+use crate::format::inode::{InodeFlags, RawInode};
 use crate::units::{BlockNr, BlockRange, FileBlock, InodeNr};
 use parking_lot::{Condvar, Mutex};
 use rustc_hash::FxHashMap;
@@ -23,6 +23,9 @@ use std::sync::Arc;
 
 /// Data of a file that somebody syncs is logged up to this many bytes, and written in place beyond.
 pub(super) const LOGGED_BYTES_MAX: u64 = 64 << 10;
+
+/// Blocks that are logged at once.
+const LOGGED_BLOCKS: usize = 256;
 
 /// Blocks that go in place before their metadata joins a transaction.
 const IN_PLACE_BLOCKS: usize = 2048;
@@ -122,16 +125,17 @@ impl Fs {
         };
         let logged = match self.options.data {
             DataMode::Journal => true,
+            _ if state.raw.flags.contains(InodeFlags::JOURNAL_DATA) => true,
             DataMode::Ordered | DataMode::Writeback => sync && bytes <= LOGGED_BYTES_MAX,
         };
-        let credits_max = self.journal.credits_max() as usize;
-        let batch = if logged { (credits_max / 4).clamp(1, 256) } else { IN_PLACE_BLOCKS };
+        let batch = if logged { LOGGED_BLOCKS } else { IN_PLACE_BLOCKS };
         // Each round writes at least one page or ends the loop.
         while state.data.as_ref().is_some_and(|d| !d.pages.is_empty()) {
-            let pages: Vec<(u32, Arc<Block>)> = match &state.data {
+            let mut pages: Vec<(u32, Arc<Block>)> = match &state.data {
                 Some(data) => data.pages.iter().take(batch).map(|(n, p)| (*n, p.block.clone())).collect(),
                 None => Vec::new(),
             };
+            pages.truncate(self.fitting(&state.raw, &pages, logged));
             if logged {
                 self.flush_logged(inode, state, &pages)?;
             } else {
@@ -139,6 +143,28 @@ impl Fs {
             }
         }
         self.flush_size(inode, state)
+    }
+
+    /// How many of the pages, in runs of neighbours, one handle can map (and log): pages that lie far apart may each
+    /// need map blocks of their own.
+    fn fitting(&self, raw: &RawInode, pages: &[(u32, Arc<Block>)], logged: bool) -> usize {
+        let limit = self.journal.credits_max();
+        let (mut count, mut credits) = (0, 0);
+        for run in pages.chunk_by(|a, b| a.0 + 1 == b.0) {
+            let len = run.len() as u32;
+            let cost = map::insert_credits(&self.geometry, raw, len, 1) + if logged { len } else { 0 };
+            if credits + cost <= limit {
+                credits += cost;
+                count += run.len();
+                continue;
+            }
+            if count == 0 {
+                // Its own blocks are what is too much; the map's are few.
+                count = run.len().min((limit / 2).max(1) as usize);
+            }
+            break;
+        }
+        count
     }
 
     /// Takes over a record in which `pages` are mapped and whose size reaches over them.
@@ -174,7 +200,9 @@ impl Fs {
         let size = self.size_with(state, last.0 + 1);
         let goal = self.goal(inode.nr, &state.raw, pages)?;
         let count = pages.len() as u32;
-        let credits = map::insert_credits(&self.geometry, &state.raw, count, runs(pages)) + count + 2;
+        let of_runs = pages.chunk_by(|a, b| a.0 + 1 == b.0);
+        let of_runs = of_runs.map(|run| map::insert_credits(&self.geometry, &state.raw, run.len() as u32, 1));
+        let credits = of_runs.sum::<u32>() + count + 3;
         let (tid, raw) = self.update(credits, |h| {
             let mut raw = state.raw.clone();
             raw.size = size;
@@ -229,8 +257,11 @@ impl Fs {
         state: &mut InodeState,
         pages: &[(u32, Arc<Block>)],
     ) -> Result<()> {
-        let Some(last) = pages.last() else { return Ok(()) };
         let pieces = self.place(inode.nr, &state.raw, pages)?;
+        // What it took a handle for: perhaps not all.
+        let placed: usize = pieces.iter().map(|p| p.pages.len()).sum();
+        let pages = &pages[..placed.min(pages.len())];
+        let Some(last) = pages.last() else { return Ok(()) };
         let result = self.write_in_place(&pieces).and_then(|()| {
             let size = self.size_with(state, last.0 + 1);
             self.map_pieces(inode.nr, state, &pieces, size)
@@ -258,12 +289,17 @@ impl Fs {
         }
     }
 
-    /// Decides where each page goes, reserving blocks for holes.
+    /// Decides where each page goes, reserving blocks for holes; stops early, but never before the first, when the
+    /// pieces are as much as one handle can take.
     fn place(&self, nr: InodeNr, raw: &RawInode, pages: &[(u32, Arc<Block>)]) -> Result<Vec<Piece>> {
         let mut pieces = Vec::new();
         let mut goal = self.goal(nr, raw, pages)?;
-        let mut at = 0;
+        let limit = self.journal.credits_max();
+        let (mut at, mut credits) = (0, 0);
         while let Some((start, _)) = pages.get(at) {
+            if credits > limit {
+                break;
+            }
             let run = run_length(&pages[at..]) as u32;
             let placed = self.place_run(nr, raw, *start, run, &mut goal);
             let (range, kind) = match placed {
@@ -277,6 +313,12 @@ impl Fs {
             };
             let taken = &pages[at..at + range.len as usize];
             at += range.len as usize;
+            credits += match kind {
+                Target::Overwrite => 0,
+                Target::LogAgain => 1 + range.len,
+                // A bitmap and its descriptor, and the map's leaf now and then.
+                Target::Unwritten | Target::Reserved => 4,
+            };
             pieces.push(Piece {
                 start: *start,
                 range,
@@ -353,10 +395,16 @@ impl Fs {
         if size == state.raw.size && pieces.iter().all(|p| p.kind == Target::Overwrite) {
             return Ok(None);
         }
-        let mapped: u32 = pieces.iter().filter(|p| p.kind != Target::Overwrite).map(|p| p.range.len).sum();
         let logged: u32 = pieces.iter().filter(|p| p.kind == Target::LogAgain).map(|p| p.range.len).sum();
-        let credits =
-            map::insert_credits(&self.geometry, &state.raw, mapped, pieces.len() as u32) + logged + 2;
+        let of_runs = pieces.chunk_by(|a, b| a.start + a.range.len == b.start).map(|run| {
+            let changed = || run.iter().filter(|p| p.kind != Target::Overwrite);
+            let blocks = changed().map(|p| p.range.len).sum();
+            match changed().count() as u32 {
+                0 => 0,
+                pieces => map::insert_credits(&self.geometry, &state.raw, blocks, pieces),
+            }
+        });
+        let credits = of_runs.sum::<u32>() + logged + 3;
         let ordered = self.options.data != DataMode::Writeback;
         let result = self.update(credits, |h| {
             let mut raw = state.raw.clone();
@@ -462,9 +510,10 @@ impl Fs {
             if self.writeback.bytes() < self.writeback.limit_bytes {
                 break;
             }
-            let mut state = other.write();
-            self.flush_data(&other, &mut state, false)?;
-            self.writeback.settle(&other, &mut state);
+            // What goes wrong there is for those who sync that file.
+            if let Err(error) = self.write_out(&other, false) {
+                tracing::warn!(inode = other.nr.0, %error, "writing a file to make room failed");
+            }
         }
         Ok(())
     }
@@ -474,11 +523,6 @@ impl Fs {
 fn run_length(pages: &[(u32, Arc<Block>)]) -> usize {
     let Some((first, _)) = pages.first() else { return 0 };
     pages.iter().enumerate().take_while(|(i, (nr, _))| *nr as usize == *first as usize + i).count()
-}
-
-/// How many runs of neighbouring file blocks there are.
-fn runs(pages: &[(u32, Arc<Block>)]) -> u32 {
-    pages.chunk_by(|a, b| a.0 + 1 == b.0).count() as u32
 }
 
 /// `len` file blocks from `start`, as the map takes them.

@@ -196,6 +196,7 @@ fn symbolic_links_of_every_length() {
 #[test]
 fn names_and_link_counts() {
     let m = Mount::new("-t ext4");
+    m.fs.expect_forgets();
     let (a, b) = (m.dir(ROOT, "a").unwrap().nr, m.dir(ROOT, "b").unwrap().nr);
     let f = m.file(a, "f").unwrap().nr;
     assert_eq!(m.fs.link(f, b, b"g").unwrap().links, 2);
