@@ -341,7 +341,7 @@ fn immutable_and_append_only_count_on_every_path() {
 
 #[test]
 fn link_limits() {
-    for (options, most) in [("-t ext3", 32_000), ("-t ext4 -O ^dir_nlink", 65_000)] {
+    for (options, most) in [("-t ext3", 65_000), ("-t ext4 -O ^dir_nlink", 65_000)] {
         let m = Mount::new(options);
         let (f, d) = (m.file(ROOT, "f").unwrap().nr, m.dir(ROOT, "d").unwrap().nr);
         for nr in [f, d] {
