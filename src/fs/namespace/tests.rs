@@ -24,10 +24,14 @@ struct Mount {
 
 impl Mount {
     fn new(options: &str) -> Self {
+        Self::sized(options, "32M")
+    }
+
+    fn sized(options: &str, size: &str) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("image");
         let mut make = Command::new("mke2fs");
-        let made = make.arg("-qF").args(options.split_whitespace()).arg(&path).arg("32M").output();
+        let made = make.arg("-qF").args(options.split_whitespace()).arg(&path).arg(size).output();
         assert!(made.unwrap().status.success(), "mke2fs {options}");
         let device = Arc::new(FileDevice::open(&path, false, false).unwrap());
         Self { fs: Fs::mount(device, &MountOptions::default()).unwrap(), path, _dir: dir }
@@ -535,6 +539,32 @@ fn threads_at_work_in_one_tree_neither_deadlock_nor_damage_it() {
             });
         }
     });
+    m.end();
+}
+
+#[test]
+fn many_files_in_one_directory() {
+    let count = if cfg!(debug_assertions) { 5000 } else { 200_000 };
+    let m = Mount::sized("-t ext4 -b 4096 -N 210000", "1G");
+    let (free, d) = (m.fs.allocator.free_inodes(), m.dir(ROOT, "d").unwrap().nr);
+    let start = std::time::Instant::now();
+    for i in 0..count {
+        m.file(d, &format!("file number {i}")).unwrap();
+    }
+    let made = start.elapsed();
+    assert_eq!(m.list(d).len(), count);
+    let listed = start.elapsed();
+    for i in 0..count {
+        m.find(d, &format!("file number {i}")).unwrap();
+    }
+    let found = start.elapsed();
+    for i in 0..count {
+        m.fs.unlink(d, format!("file number {i}").as_bytes()).unwrap();
+    }
+    println!("{count} files made {made:?}, listed {listed:?}, found {found:?}, gone {:?}", start.elapsed());
+    m.fs.rmdir(ROOT, b"d").unwrap();
+    m.fs.drain_inactivation();
+    assert_eq!(m.fs.allocator.free_inodes(), free);
     m.end();
 }
 
