@@ -380,7 +380,8 @@ impl Fs {
         caller: &Caller,
     ) -> Result<(InodeNr, RawInode)> {
         let kind = FileKind::CharDevice;
-        let wanted = super::create::Wanted::plain(kind, kind.mode_bits(), 0, caller.uid, caller.gid);
+        let gid = if parent.mode & libc::S_ISGID as u16 == 0 { caller.gid } else { parent.gid };
+        let wanted = super::create::Wanted::plain(kind, kind.mode_bits(), 0, caller.uid, gid);
         self.new_inode(h, parent_nr, parent, &wanted)
     }
 
