@@ -6,6 +6,7 @@
 #   check     formatting, lints, documentation
 #   unit      unit tests; integration: tests that mount images (as root)
 #   crash     a million states that a power cut can leave
+#   faults    deliberate faults, each of which the crash tests must catch
 #   kill      50 rounds of kill -9 under load
 #   floor     performance against the kernel's ext3, on one CPU
 #   suites    the long runs: kill, a million fsx operations, much damage, floor
@@ -19,7 +20,7 @@ DESTDIR ?=
 RELEASE = target/release
 TEST_ARGUMENTS ?=
 
-.PHONY: build install uninstall deps check unit integration test demo crash kill floor suites clean
+.PHONY: build install uninstall deps check unit integration test demo crash faults kill floor suites clean
 
 build:
 	$(CARGO) build --release --workspace
@@ -73,10 +74,14 @@ crash:
 	scripts/as-root.sh env JOURNALFS_CRASH_STATES=$${JOURNALFS_CRASH_STATES:-1000000} \
 		$(CARGO) test --release --test crash -- --nocapture
 
+# The crash tests can fail: each deliberate fault is caught.
+faults:
+	scripts/as-root.sh $(CARGO) test --release --features fault-injection --test crash -- --nocapture
+
 floor: build
 	scripts/as-root.sh scripts/floor.sh
 
-suites: deps crash kill floor
+suites: deps crash faults kill floor
 	FSX_OPERATIONS=1000000 $(MAKE) integration TEST_ARGUMENTS="--test integration -- --nocapture fsx:: pjdfstest::"
 	HOSTILE_ROUNDS=2000 $(MAKE) integration TEST_ARGUMENTS="--test integration -- --nocapture hostile::"
 

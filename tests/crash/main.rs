@@ -87,7 +87,7 @@ fn number(name: &str, default: u64) -> u64 {
 }
 
 /// Checks workloads, each configuration in turn, in parallel, until there are as many states as wanted.
-fn check(first_seed: u64, wanted: u64, operations: usize) -> Result<Checked, String> {
+fn check(first_seed: u64, wanted: u64, operations: usize, shrink: bool) -> Result<Checked, String> {
     let next = AtomicU64::new(0);
     let total = Mutex::new(Checked::default());
     let failure = Mutex::new(None);
@@ -104,6 +104,10 @@ fn check(first_seed: u64, wanted: u64, operations: usize) -> Result<Checked, Str
                 match configuration.run(seed, operations) {
                     Ok(checked) => total.lock().unwrap().add(checked),
                     Err(text) => {
+                        if !shrink {
+                            failure.lock().unwrap().get_or_insert(text);
+                            return;
+                        }
                         let (operations, shorter) = configuration.shrink(seed, operations);
                         *failure.lock().unwrap() = Some(format!(
                             "{configuration:?}\nJOURNALFS_SEED={seed}: {text}\n\
@@ -121,12 +125,36 @@ fn check(first_seed: u64, wanted: u64, operations: usize) -> Result<Checked, Str
     }
 }
 
+#[cfg(not(feature = "fault-injection"))]
 #[test]
 fn nothing_acknowledged_is_lost() {
     let seed = number("JOURNALFS_SEED", 1);
     let operations = number("JOURNALFS_CRASH_OPERATIONS", 150) as usize;
-    match check(seed, number("JOURNALFS_CRASH_STATES", 1500), operations) {
+    match check(seed, number("JOURNALFS_CRASH_STATES", 1500), operations, true) {
         Ok(checked) => println!("from seed {seed}: {checked}"),
         Err(text) => panic!("{text}"),
     }
+}
+
+/// The harness can fail: it catches each deliberate fault (`make faults`).
+#[cfg(feature = "fault-injection")]
+#[test]
+fn every_fault_is_caught() {
+    use journalfs::fault::{inject, Fault};
+    let wanted = number("JOURNALFS_CRASH_STATES", 60_000);
+    let mut missed = Vec::new();
+    std::panic::set_hook(Box::new(|_| {}));
+    for fault in Fault::ALL {
+        inject(Some(fault));
+        let result = check(number("JOURNALFS_SEED", 1), wanted, 150, false);
+        inject(None);
+        match result {
+            Err(text) => println!("{fault:?}: caught: {}", text.lines().next().unwrap_or_default()),
+            Ok(checked) => {
+                println!("{fault:?}: NOT CAUGHT in {} states", checked.states);
+                missed.push(fault);
+            }
+        }
+    }
+    assert!(missed.is_empty(), "not caught: {missed:?}");
 }
