@@ -13,8 +13,6 @@ pub enum Fault {
     DataNotFlushed,
     /// J5: a block with a live log record is overwritten in place.
     InPlaceOverRecord,
-    /// J6: a block that is logged again stays revoked.
-    RevokeKept,
     /// J7: freed blocks aren't revoked.
     RevokeDropped,
     /// J8: what the running transaction has changed goes home.
@@ -39,12 +37,11 @@ pub enum Fault {
 
 impl Fault {
     /// All of them.
-    pub const ALL: [Fault; 15] = [
+    pub const ALL: [Fault; 14] = [
         Fault::NextBeforeFlush,
         Fault::CommitWithoutCrc,
         Fault::DataNotFlushed,
         Fault::InPlaceOverRecord,
-        Fault::RevokeKept,
         Fault::RevokeDropped,
         Fault::UncommittedGoesHome,
         Fault::TailBeforeFlush,

@@ -15,6 +15,7 @@ use super::{inode_table, superblock};
 use crate::cache::BlockCache;
 use crate::device::{Block, SharedDevice};
 use crate::error::{Error, Result};
+use crate::fault::{injected, Fault};
 use crate::format::features::{Incompat, RoCompat};
 use crate::format::geometry::Geometry;
 use crate::format::jbd2::{self, JournalSuperblock};
@@ -402,7 +403,9 @@ fn take_over(
     replay::write_journal_superblock(&**device, &area, &superblock)?;
     device.flush().map_err(|e| Error::io("flushing the journal superblock", e))?;
     replay::update_superblock(&**device, |sb| {
-        sb.features.incompat.insert(Incompat::NEEDS_RECOVERY);
+        if !injected(Fault::NeedsRecoveryMissing) {
+            sb.features.incompat.insert(Incompat::NEEDS_RECOVERY);
+        }
         if sb.features.compat.contains(crate::format::features::Compat::ORPHAN_FILE) {
             sb.features.ro_compat.insert(RoCompat::ORPHAN_PRESENT);
         }

@@ -9,6 +9,7 @@
 use super::{inode_table, map, superblock, Fs};
 use crate::cache::{BlockCache, Handle, ReadBlock};
 use crate::error::{Error, Place, Result};
+use crate::fault::{injected, Fault};
 use crate::format::geometry::Geometry;
 use crate::format::inode::RawInode;
 use crate::format::orphan_file;
@@ -80,6 +81,9 @@ impl Orphans {
 impl Fs {
     /// Records an orphan, in the handle that makes it one. `raw` is the record as the handle has it.
     pub(crate) fn orphan_add(&self, h: &mut Handle<'_>, nr: InodeNr, raw: &RawInode) -> Result<()> {
+        if injected(Fault::OrphanNotRecorded) {
+            return inode_table::write(h, &self.geometry, nr, raw);
+        }
         if self.orphans.contains(nr) {
             return inode_table::write(h, &self.geometry, nr, raw);
         }

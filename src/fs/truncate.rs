@@ -8,6 +8,7 @@ use super::{inode_table, map, Fs};
 use crate::cache::Handle;
 use crate::device::Block;
 use crate::error::{Error, Result};
+use crate::fault::{injected, Fault};
 use crate::format::inode::{InodeFlags, RawInode};
 use crate::units::{BlockNr, FileBlock, InodeNr};
 use std::sync::Arc;
@@ -70,6 +71,9 @@ impl Fs {
         let block_bytes = self.geometry.block_bytes as u64;
         let first_gone = u32::try_from(size.div_ceil(block_bytes)).unwrap_or(u32::MAX);
         let Tail { page, logged: tail } = self.zeroed_tail(inode.nr, state, size)?;
+        if let Some((nr, block)) = tail.as_ref().filter(|_| injected(Fault::TailZeroedInPlace)) {
+            let _ = self.cache.device().write_at(nr.0 * u64::from(self.geometry.block_bytes), block);
+        }
         let now = self.now();
         let disk_size = state.raw.size.min(size);
         let (mut done, mut first) = (false, true);
@@ -81,7 +85,7 @@ impl Fs {
                 let mut raw = state.raw.clone();
                 raw.size = disk_size;
                 (raw.mtime, raw.ctime) = (now, now);
-                if let Some((nr, block)) = &tail {
+                if let Some((nr, block)) = tail.as_ref().filter(|_| !injected(Fault::TailZeroedInPlace)) {
                     h.log_data(*nr, block.clone());
                 }
                 let finished = self.remove_step(h, inode.nr, &mut raw, first_gone)?;

@@ -13,6 +13,7 @@ use super::{inode_table, map, Fs};
 use crate::cache::Handle;
 use crate::device::Block;
 use crate::error::{Error, Result};
+use crate::fault::{injected, Fault};
 use crate::format::inode::{InodeFlags, RawInode};
 use crate::units::{BlockNr, BlockRange, FileBlock, InodeNr};
 use parking_lot::{Condvar, Mutex};
@@ -346,7 +347,7 @@ impl Fs {
             }
             Some(physical) => {
                 let range = BlockRange::new(physical, len);
-                if self.journal.is_live(range) {
+                if self.journal.is_live(range) && !injected(Fault::InPlaceOverRecord) {
                     // One block at a time: neighbours may not be live.
                     let one = BlockRange::new(physical, 1);
                     let kind = match (self.journal.is_live(one), mapping.unwritten) {

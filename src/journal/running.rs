@@ -3,7 +3,6 @@
 use super::transaction::Transaction;
 use super::{Effects, Journal};
 use crate::device::Block;
-use crate::fault::{injected, Fault};
 use crate::units::{BlockNr, BlockRange, Tid};
 use parking_lot::MutexGuard;
 use std::sync::Arc;
@@ -24,9 +23,7 @@ impl Running<'_> {
     /// Puts a block's new version into the transaction; undoes its revoke (rule J6).
     pub fn log(&mut self, nr: BlockNr, block: Arc<Block>) {
         let tid = self.tid();
-        if !injected(Fault::RevokeKept) {
-            self.transaction.revokes.remove(&nr);
-        }
+        self.transaction.revokes.remove(&nr);
         self.transaction.blocks.insert(nr, block.clone());
         self.journal.records.write().publish(nr, tid, block);
     }
