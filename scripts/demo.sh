@@ -63,7 +63,10 @@ done
 seconds "rm -rf half of it" rm -rf "$dir/src/.git" "$dir/mail"
 
 say "4. What the journal did"
-show "$bin/journalfs" stats "$dir"
+show "$bin/journalfs" stats "$dir" | tee "$work/stats" | grep -E '^(\$|journal\.)' || true
+awk '{ value[$1] = $2 } END {
+    printf "So %d fsyncs waited for %d commits, which cost %d cache flushes.\n",
+        value["journal.sync_time_us.count"], value["journal.commits"], value["journal.flushes"] }' "$work/stats"
 
 say "5. Unmount; everything is home when it returns"
 show "$bin/journalfs" umount "$dir"
