@@ -698,7 +698,7 @@ proptest! {
     #[test]
     fn hostile_blocks_end_in_errors(damage in damage(), flags in any::<bool>(), size in prop::option::of(any::<u64>())) {
         // Without checksums, so that what is damaged is also read.
-        let image = HOSTILE.with(|image| image.open());
+        let image = HOSTILE.with(Blank::open);
         let mut dir = image.mkdir();
         for i in 0..300 {
             dir.insert(&name_of(i));
@@ -706,7 +706,11 @@ proptest! {
         let file = dir.file();
         for (block, byte, value) in damage {
             let Some(nr) = dir.view().physical(&image.cache, FileBlock(block)).unwrap() else { continue };
-            image.update(|h| Ok(h.modify(nr)?[byte] = value)).unwrap();
+            let write = |h: &mut Handle<'_>| {
+                h.modify(nr)?[byte] = value;
+                Ok(())
+            };
+            image.update(write).unwrap();
         }
         if flags {
             dir.raw.flags.toggle(InodeFlags::INDEX);
