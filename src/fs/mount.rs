@@ -387,7 +387,8 @@ fn take_over(
     superblock.incompat.insert(jbd2::Incompat::REVOKE);
     superblock.incompat.set(jbd2::Incompat::ASYNC_COMMIT, options.async_commit);
     if superblock.errno != 0 {
-        // What stopped the journal before is an error of the file system until fsck has seen to it.
+        // The journal's own note of a failure goes over into the file system's state, as the kernel does it, and
+        // durably before it is cleared.
         replay::update_superblock(&**device, |sb| sb.state |= STATE_ERROR)?;
         device.flush().map_err(|e| Error::io("flushing the superblock", e))?;
     }
@@ -397,7 +398,6 @@ fn take_over(
     // them by: begin far from whatever sequence numbers those have (rule J12).
     superblock.sequence = if recovered { next } else { Tid(next.0.wrapping_add(jump())) };
     superblock.start = superblock.first;
-    let journal_failed = superblock.errno != 0;
     superblock.errno = 0;
     superblock.head = 0;
     replay::write_journal_superblock(&**device, &area, &superblock)?;
@@ -408,10 +408,6 @@ fn take_over(
         }
         if sb.features.compat.contains(crate::format::features::Compat::ORPHAN_FILE) {
             sb.features.ro_compat.insert(RoCompat::ORPHAN_PRESENT);
-        }
-        if journal_failed {
-            // The journal's own note of a failure goes over into the file system's state, as the kernel does it.
-            sb.state |= STATE_ERROR;
         }
         note_mount(sb);
     })?;

@@ -5,4 +5,5 @@ mod faults;
 mod modes;
 mod power;
 mod space;
+mod stress;
 mod support;

@@ -194,3 +194,36 @@ fn preallocation_holes_and_seek() {
         m.end("preallocated");
     }
 }
+
+#[test]
+fn delayed_data_finds_room_for_its_map_in_free_space_in_pieces() {
+    let made = make(mkfs::Profile::Journalfs, 1024, 8, "");
+    let m = made.mount(&[]);
+    // Free space in pieces of one block: every other block of a full device.
+    let nr = m.file("f");
+    let mut blocks = 0u64;
+    while m.fs.write(nr, blocks * 1024, &[1; 1024], &ROOT, false).is_ok() {
+        blocks += 1;
+    }
+    m.fs.sync().unwrap();
+    for block in (0..blocks).step_by(2) {
+        m.fs.fallocate(nr, KEEP | PUNCH, block * 1024, 1024).unwrap();
+    }
+    m.fs.sync().unwrap();
+    // Fill it again, delayed; then directories take what they can get.
+    let other = m.file("g");
+    let mut delayed = 0u64;
+    while m.fs.write(other, delayed * 2048, &[2; 1024], &ROOT, false).is_ok() {
+        delayed += 1;
+    }
+    assert!(delayed > blocks / 3, "{delayed} of {blocks}");
+    for i in 0.. {
+        let made = m.fs.mkdir(InodeNr::ROOT, format!("{i}").as_bytes(), 0o755, 0, &ROOT);
+        if made.is_err_and(|e| e.is(libc::ENOSPC)) {
+            break;
+        }
+    }
+    m.fs.fsync(other, false, 0).unwrap();
+    assert_eq!(m.fs.read(other, (delayed - 1) * 2048, 1024).unwrap()[..], [2; 1024]);
+    m.end("in pieces");
+}

@@ -16,9 +16,13 @@ const SEARCH_GROUPS_MAX: u32 = 16;
 
 impl Allocator {
     /// Takes up to `want` blocks in one run, as near behind `goal` as a run of that length is found, and
-    /// marks them in the bitmap. Leaves alone what [`hold_space`](Self::hold_space) has promised.
+    /// marks them in the bitmap. Leaves alone what [`hold_space`](Self::hold_space) has promised, and what mapping that
+    /// may need where free space is in pieces.
     pub fn allocate(&self, h: &mut Handle<'_>, goal: BlockNr, want: u32) -> Result<BlockRange> {
-        let unpromised = self.unpromised(&self.overlay.lock());
+        let unpromised = {
+            let overlay = self.overlay.lock();
+            self.unpromised(&overlay).saturating_sub(self.kept_for_maps(overlay.held_blocks))
+        };
         if unpromised == 0 {
             return Err(Error::NoSpace);
         }

@@ -184,6 +184,15 @@ impl Allocator {
         self.free_blocks().saturating_sub(overlay.reserved.blocks()).saturating_sub(overlay.held_blocks)
     }
 
+    /// What maps of so many delayed blocks may need at most, beside what their holds say: half-full leaves (of 84
+    /// entries in the smallest blocks) of one-block extents.
+    fn kept_for_maps(&self, held_blocks: u64) -> u64 {
+        if held_blocks == 0 {
+            return 0;
+        }
+        (held_blocks / 40 + 8).min(self.margin_blocks)
+    }
+
     /// Promises `blocks` to a write that gets its place later, metadata in the worst case included; ENOSPC
     /// belongs here, where a program still waits for the answer. `privileged` writers may use the root reserve.
     /// Give it back with [`release_space`](Self::release_space) when the blocks are placed, or not needed.

@@ -1,0 +1,159 @@
+//! Many threads on a small file system with a small log: nothing hangs, nothing is lost, e2fsck finds nothing.
+
+use crate::support::{content, e2fsck, make, options, ROOT};
+use journalfs::device::memory::MemoryDevice;
+use journalfs::device::SharedDevice;
+use journalfs::fs::Fs;
+use journalfs::units::InodeNr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+const THREADS: u64 = 4;
+const FILES: u64 = 6;
+
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, limit: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 20) % limit
+    }
+}
+
+/// ENOSPC may come at any time; nothing else may.
+fn tolerate<T>(result: Result<T, journalfs::Error>) -> Option<T> {
+    match result {
+        Ok(value) => Some(value),
+        Err(error) if error.errno() == libc::ENOSPC => None,
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// One program: files of its own in a directory of its own, each with one byte over and over (or zeroes).
+fn program(fs: &Fs, which: u64, until: Instant) -> Vec<(InodeNr, Vec<u8>)> {
+    let mut random = Random(0x9e37_79b9_7f4a_7c15 ^ (which + 1));
+    let name = format!("dir-{which}");
+    let dir = fs.mkdir(InodeNr::ROOT, name.as_bytes(), 0o755, 0, &ROOT).unwrap().nr;
+    let mut files: Vec<Option<(InodeNr, Vec<u8>)>> = (0..FILES).map(|_| None).collect();
+    while Instant::now() < until {
+        let slot = random.below(FILES);
+        let name = format!("file-{slot}");
+        let byte = (1 + which * FILES + slot) as u8;
+        let Some((nr, model)) = &mut files[slot as usize] else {
+            let made = tolerate(fs.mknod(dir, name.as_bytes(), 0o100_644, 0, 0, &ROOT));
+            files[slot as usize] = made.map(|attr| (attr.nr, Vec::new()));
+            continue;
+        };
+        let nr = *nr;
+        match random.below(20) {
+            0..=8 => {
+                let limit = if random.below(5) == 0 { 400_000 } else { 6000 };
+                let len = 1 + random.below(limit) as usize;
+                let at = random.below(model.len() as u64 + 20_000) as usize;
+                if tolerate(fs.write(nr, at as u64, &vec![byte; len], &ROOT, false)).is_some() {
+                    model.resize(model.len().max(at + len), 0);
+                    model[at..at + len].fill(byte);
+                }
+            }
+            9..=10 => {
+                let size = random.below(model.len() as u64 * 2 + 1);
+                if tolerate(fs.truncate(nr, size)).is_some() {
+                    model.resize(size as usize, 0);
+                }
+            }
+            11..=12 => {
+                let (at, len) =
+                    (random.below(model.len() as u64 + 1) as usize, 1 + random.below(50_000) as usize);
+                if tolerate(fs.fallocate(nr, 3, at as u64, len as u64)).is_some() {
+                    let end = model.len().min(at + len);
+                    model[at.min(end)..end].fill(0);
+                }
+            }
+            13 => {
+                let open = random.below(2) == 0;
+                if open {
+                    fs.open(nr, libc::O_RDWR).unwrap();
+                }
+                if tolerate(fs.unlink(dir, name.as_bytes())).is_some() {
+                    if open {
+                        tolerate(fs.write(nr, 0, &[byte; 3000], &ROOT, false));
+                        assert!(content(fs, nr).len() >= model.len());
+                    }
+                    files[slot as usize] = None;
+                }
+                if open {
+                    fs.release(nr).unwrap();
+                }
+            }
+            14..=16 => {
+                tolerate(fs.fsync(nr, random.below(2) == 0, 0));
+            }
+            17 => {
+                tolerate(fs.sync());
+            }
+            _ => {
+                let found = content(fs, nr);
+                assert_eq!(found.len(), model.len());
+                assert!(
+                    found == *model,
+                    "file {slot} of {which} differs at {:?}",
+                    found.iter().zip(&*model).position(|(a, b)| a != b)
+                );
+            }
+        }
+    }
+    files.into_iter().flatten().collect()
+}
+
+/// How long each test runs: `JOURNALFS_STRESS_SECONDS`, or a short while.
+fn seconds() -> u64 {
+    std::env::var("JOURNALFS_STRESS_SECONDS").ok().and_then(|seconds| seconds.parse().ok()).unwrap_or(3)
+}
+
+fn stress(profile: mkfs::Profile, block_bytes: u32, mib: u64, words: &[&str]) {
+    let memory: Arc<MemoryDevice> = Arc::new(make(profile, block_bytes, mib, "").memory);
+    let mut options = options(words);
+    options.tuning.commit = Duration::from_millis(300);
+    let fs = Fs::mount(memory.clone() as SharedDevice, &options).unwrap();
+    let until = Instant::now() + Duration::from_secs(seconds());
+    let left: Vec<_> = std::thread::scope(|scope| {
+        let programs: Vec<_> = (0..THREADS)
+            .map(|which| {
+                scope.spawn({
+                    let fs = &fs;
+                    move || program(fs, which, until)
+                })
+            })
+            .collect();
+        programs.into_iter().flat_map(|program| program.join().unwrap()).collect()
+    });
+    fs.unmount().unwrap();
+    e2fsck(&*memory, "stress");
+    let fs = Fs::mount(memory as SharedDevice, &options).unwrap();
+    for (nr, model) in left {
+        assert!(content(&fs, nr) == model, "{nr:?} after a remount");
+    }
+    fs.unmount().unwrap();
+}
+
+#[test]
+fn ext3_with_little_of_everything() {
+    stress(mkfs::Profile::Ext3, 1024, 8, &["inactivate=deferred", "cache_size=1"]);
+}
+
+#[test]
+fn extents_with_little_of_everything() {
+    stress(mkfs::Profile::Journalfs, 1024, 8, &["cache_size=1"]);
+}
+
+#[test]
+fn all_data_logged() {
+    stress(mkfs::Profile::Journalfs, 1024, 16, &["data=journal", "inactivate=inline"]);
+}
+
+#[test]
+fn usual_sizes() {
+    stress(mkfs::Profile::Journalfs, 4096, 64, &[]);
+}
