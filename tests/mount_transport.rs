@@ -4,7 +4,7 @@
 #[path = "../bench/nothing.rs"]
 mod nothing;
 
-use journalfs::fuse::{mount, serve, FuseOptions, Operations};
+use journalfs::fuse::{mount, serve, FuseOptions, Operations, Transport};
 use nix::sys::time::TimeSpec;
 use nothing::Nothing;
 use std::fs::{self, File, OpenOptions};
@@ -54,17 +54,16 @@ impl Drop for Mount {
     }
 }
 
-fn options() -> FuseOptions {
-    FuseOptions { default_permissions: true, ..FuseOptions::default() }
+fn options(transport: Transport) -> FuseOptions {
+    FuseOptions { transport, default_permissions: true, ..FuseOptions::default() }
 }
 
 fn inode_of(path: &Path) -> u64 {
     fs::symlink_metadata(path).unwrap().ino()
 }
 
-#[test]
-fn names_data_and_attributes_go_through() {
-    let mount = Mount::new(FuseOptions { source: "/dev/with space".into(), ..options() });
+fn names_data_and_attributes_go_through(transport: Transport) {
+    let mount = Mount::new(FuseOptions { source: "/dev/with space".into(), ..options(transport) });
     let root = mount.path();
     let table = fs::read_to_string("/proc/self/mounts").unwrap();
     let line = format!("/dev/with\\040space {} fuse.journalfs rw,", root.display());
@@ -93,9 +92,8 @@ fn names_data_and_attributes_go_through() {
     assert_eq!(mount.finish(), 1, "the root is all that is left");
 }
 
-#[test]
-fn a_large_directory_is_listed_whole_and_once() {
-    let mount = Mount::new(options());
+fn a_large_directory_is_listed_whole_and_once(transport: Transport) {
+    let mount = Mount::new(options(transport));
     let root = mount.path();
     for i in 0..3000 {
         File::create(root.join(format!("a fairly long name, number {i:05}"))).unwrap();
@@ -116,9 +114,8 @@ fn a_large_directory_is_listed_whole_and_once() {
     assert_eq!(mount.finish(), 1);
 }
 
-#[test]
-fn large_and_odd_reads_and_writes() {
-    let mount = Mount::new(options());
+fn large_and_odd_reads_and_writes(transport: Transport) {
+    let mount = Mount::new(options(transport));
     let pattern: Vec<u8> = (0..5_000_000_u32).map(|i| (i / 3) as u8).collect();
     let path = mount.path().join("f");
     let mut file = OpenOptions::new().read(true).write(true).create_new(true).open(&path).unwrap();
@@ -139,9 +136,8 @@ fn large_and_odd_reads_and_writes() {
     assert_eq!(mount.finish(), 2);
 }
 
-#[test]
-fn an_unlinked_file_lives_until_it_is_closed() {
-    let mount = Mount::new(options());
+fn an_unlinked_file_lives_until_it_is_closed(transport: Transport) {
+    let mount = Mount::new(options(transport));
     let path = mount.path().join("f");
     let file = OpenOptions::new().read(true).write(true).create_new(true).open(&path).unwrap();
     file.write_all_at(b"still here", 0).unwrap();
@@ -154,9 +150,8 @@ fn an_unlinked_file_lives_until_it_is_closed() {
     assert_eq!(mount.finish(), 1);
 }
 
-#[test]
-fn times_before_1970_keep_their_fraction() {
-    let mount = Mount::new(options());
+fn times_before_1970_keep_their_fraction(transport: Transport) {
+    let mount = Mount::new(options(transport));
     let path = mount.path().join("f");
     let file = File::create(&path).unwrap();
     for (seconds, nanoseconds) in
@@ -172,10 +167,9 @@ fn times_before_1970_keep_their_fraction() {
     mount.finish();
 }
 
-#[test]
-fn many_threads_of_callers_and_of_the_daemon() {
+fn many_threads_of_callers_and_of_the_daemon(transport: Transport) {
     for threads in [1, 4] {
-        let mount = Mount::new(FuseOptions { threads, workers: 2, ..options() });
+        let mount = Mount::new(FuseOptions { threads, workers: 2, ..options(transport) });
         let root = mount.path();
         std::thread::scope(|scope| {
             for t in 0..8 {
@@ -199,9 +193,8 @@ fn many_threads_of_callers_and_of_the_daemon() {
     }
 }
 
-#[test]
-fn dirsync_and_what_is_not_offered() {
-    let mount = Mount::new(FuseOptions { dirsync: true, noexec: true, ..options() });
+fn dirsync_and_what_is_not_offered(transport: Transport) {
+    let mount = Mount::new(FuseOptions { dirsync: true, noexec: true, ..options(transport) });
     let root = mount.path();
     fs::create_dir(root.join("d")).unwrap();
     fs::write(root.join("d/f"), "x").unwrap();
@@ -220,12 +213,66 @@ fn dirsync_and_what_is_not_offered() {
     assert_eq!(mount.finish(), 2);
 }
 
+/// fuser 0.18 can't compute with this time, and the mount would end.
+#[test]
+fn the_earliest_time_of_all_is_a_time() {
+    let mount = Mount::new(options(Transport::Device));
+    let file = File::create(mount.path().join("f")).unwrap();
+    let time = TimeSpec::new(i64::MIN, 1);
+    nix::sys::stat::futimens(&file, &time, &time).unwrap();
+    assert_eq!(file.metadata().unwrap().mtime(), i64::MIN);
+    drop(file);
+    assert_eq!(mount.finish(), 2);
+}
+
+/// statx(2) shows when a file was born.
+#[test]
+fn birth_times_are_shown() {
+    let mount = Mount::new(options(Transport::Device));
+    let path = mount.path().join("f");
+    let before = std::time::SystemTime::now() - std::time::Duration::from_secs(5);
+    fs::write(&path, "x").unwrap();
+    assert!(fs::metadata(&path).unwrap().created().unwrap() > before);
+    assert_eq!(mount.finish(), 2);
+}
+
 #[test]
 fn a_mount_that_cannot_be_says_why() {
     let file = tempfile::NamedTempFile::new().unwrap();
-    let error = serve(Arc::new(Nothing::new()), file.path(), &options(), || panic!("mounted")).unwrap_err();
+    let error =
+        serve(Arc::new(Nothing::new()), file.path(), &options(Transport::Device), || panic!("mounted"))
+            .unwrap_err();
     assert_eq!(error.errno(), libc::EIO);
     assert!(error.to_string().contains("Not a directory"), "{error}");
     let gone = file.path().join("x");
-    assert!(serve(Arc::new(Nothing::new()), &gone, &options(), || panic!("mounted")).is_err());
+    assert!(
+        serve(Arc::new(Nothing::new()), &gone, &options(Transport::Device), || panic!("mounted")).is_err()
+    );
 }
+
+macro_rules! on_every_transport {
+    ($($test:ident),* $(,)?) => {
+        mod device {
+            $(#[test]
+            fn $test() {
+                super::$test(super::Transport::Device);
+            })*
+        }
+        mod by_fuser {
+            $(#[test]
+            fn $test() {
+                super::$test(super::Transport::Fuser);
+            })*
+        }
+    };
+}
+
+on_every_transport!(
+    names_data_and_attributes_go_through,
+    a_large_directory_is_listed_whole_and_once,
+    large_and_odd_reads_and_writes,
+    an_unlinked_file_lives_until_it_is_closed,
+    times_before_1970_keep_their_fraction,
+    many_threads_of_callers_and_of_the_daemon,
+    dirsync_and_what_is_not_offered,
+);

@@ -1,7 +1,7 @@
 //! `-o`: sorts mount options into the file system's, the front-end's and mount(8)'s own.
 
 use journalfs::fs::options::{parse_size, AtimePolicy, MountOptions};
-use journalfs::fuse::FuseOptions;
+use journalfs::fuse::{FuseOptions, Transport};
 use journalfs::{Error, Result};
 use std::ffi::OsString;
 
@@ -77,6 +77,13 @@ impl Options {
             "default_permissions" => self.fuse.default_permissions = true,
             "writeback_cache" => self.fuse.writeback_cache = true,
             "nowriteback_cache" => self.fuse.writeback_cache = false,
+            "transport" => {
+                self.fuse.transport = match value {
+                    Some("device") => Transport::Device,
+                    Some("fuser") => Transport::Fuser,
+                    _ => return Err(bad()),
+                }
+            }
             "threads" => self.fuse.threads = count().ok_or_else(bad)?,
             "workers" => self.fuse.workers = count().ok_or_else(bad)?,
             "readahead" => {

@@ -52,12 +52,17 @@ impl Timestamp {
     /// What is left of this time on a file system whose inodes do (`wide`) or don't have the extra words.
     #[must_use]
     pub fn storable(self, wide: bool) -> Self {
-        if wide {
+        let (last, stored) = if wide {
             let (low, extra) = self.encode();
-            Self::decode(low, Some(extra))
+            (SECONDS_MAX, Self::decode(low, Some(extra)))
         } else {
-            Self::decode(self.encode_short(), None)
+            (i32::MAX as i64, Self::decode(self.encode_short(), None))
+        };
+        // As the kernel's timestamp_truncate: the limits have no fractions.
+        if stored.seconds == last || stored.seconds == Self::SECONDS_MIN {
+            return Self::from_seconds(stored.seconds);
         }
+        stored
     }
 }
 
@@ -120,6 +125,8 @@ mod tests {
         assert_eq!(far.storable(true).seconds, SECONDS_MAX);
         assert_eq!(far.storable(false).seconds, i32::MAX as i64);
         assert_eq!(Timestamp::from_seconds(i64::MIN).storable(true).seconds, Timestamp::SECONDS_MIN);
+        let limit = Timestamp { seconds: SECONDS_MAX, nanoseconds: 7 };
+        assert_eq!(limit.storable(true), Timestamp::from_seconds(SECONDS_MAX));
         assert_eq!(Timestamp::decode(0, Some(u32::MAX)).nanoseconds, 999_999_999);
     }
 

@@ -229,7 +229,7 @@ impl Fs {
         let in_part = |at: u64| {
             let block = at / block_bytes;
             let delayed = state.data.as_ref().is_some_and(|d| d.pages.contains_key(&(block as u32)));
-            !at.is_multiple_of(block_bytes) && block * block_bytes < state.raw.size && !delayed
+            at % block_bytes != 0 && block * block_bytes < state.raw.size && !delayed
         };
         in_part(offset) || in_part(offset.saturating_add(len as u64))
     }

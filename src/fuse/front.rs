@@ -263,7 +263,9 @@ impl<O: Operations> fuser::Filesystem for Front<O> {
             atime: atime.map(time_or_now),
             mtime: mtime.map(time_or_now),
             ctime: ctime.map(timestamp),
-            kill_suid_sgid: false,
+            // A change of owner always takes the set-user-ID and set-group-ID bits with it, a truncation when
+            // the caller is not root: the kernel leaves both to us, and fuser does not pass its flag on.
+            kill_suid_sgid: uid.is_some() || gid.is_some() || (size.is_some() && req.uid() != 0),
         };
         let caller = caller(req);
         self.on(

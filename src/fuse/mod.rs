@@ -1,10 +1,11 @@
 //! The front-end: what the kernel's FUSE driver asks, answered by a file system in this process.
 //!
-//! [`Service`](service::Service) says what a request means, [`Front`](front::Front) is the transport that
-//! brings requests (fuser, over `/dev/fuse`); a second transport would sit beside it.
+//! [`Service`](service::Service) says what a request means; a transport brings requests and takes answers back:
+//! [`device`] is our own, [`Front`](front::Front) fuser's. Another would sit beside them.
 
 pub mod control;
 mod convert;
+mod device;
 mod front;
 mod fs;
 pub mod inherited;
@@ -19,7 +20,7 @@ pub mod types;
 mod workers;
 
 pub use operations::{Done, Operations};
-pub use options::FuseOptions;
+pub use options::{FuseOptions, Transport};
 
 use crate::error::{Error, Result};
 use front::Front;
@@ -60,19 +61,41 @@ fn serve_connection<O: Operations>(
     fs.mounted();
     let service = Arc::new(Service::new(fs, options.clone()));
     let workers = Arc::new(Workers::new(options.workers));
-    let front = Front::new(service.clone(), workers.clone());
+    let ready = || {
+        if options.readahead_bytes > 0 {
+            mount::set_readahead(mountpoint, options.readahead_bytes);
+        }
+        ready();
+    };
+    let result = match options.transport {
+        Transport::Device => {
+            device::Connection::start(fd, service.clone(), workers.clone()).and_then(|connection| {
+                ready();
+                connection.run(options.threads)
+            })
+        }
+        Transport::Fuser => {
+            let front = Front::new(service.clone(), workers.clone());
+            serve_by_fuser(front, fd, options.threads, ready)
+        }
+    };
+    workers.close();
+    service.forget_all();
+    result
+}
+
+fn serve_by_fuser<O: Operations>(
+    front: Front<O>,
+    fd: std::os::fd::OwnedFd,
+    threads: usize,
+    ready: impl FnOnce(),
+) -> Result<()> {
     let mut config = fuser::Config::default();
-    config.n_threads = Some(options.threads.max(1));
+    config.n_threads = Some(threads.max(1));
     // Who may use the mount is the kernel's decision (allow_other); fuser's own check would also refuse requests that
     // the kernel makes on behalf of others.
     let session = fuser::Session::from_fd(front, fd, fuser::SessionACL::All, config)
         .map_err(|e| Error::io("starting the FUSE connection", e))?;
-    if options.readahead_bytes > 0 {
-        mount::set_readahead(mountpoint, options.readahead_bytes);
-    }
     ready();
-    let result = session.run().map_err(|e| Error::io("the FUSE connection", e));
-    workers.close();
-    service.forget_all();
-    result
+    session.run().map_err(|e| Error::io("the FUSE connection", e))
 }

@@ -7,6 +7,17 @@ use std::time::Duration;
 /// the kernel's back and what it has cached stays right until it changes it itself.
 const FOREVER: Duration = Duration::from_secs(365 * 24 * 3600);
 
+/// How requests are read and answered.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
+pub enum Transport {
+    /// Our own reading and writing of `/dev/fuse`.
+    #[default]
+    Device,
+    /// fuser's. Its version 0.18 ends the mount when a program sets a time of `i64::MIN` seconds, and knows
+    /// no birth times; otherwise both do the same.
+    Fuser,
+}
+
 /// What [`super::serve`] asks of the kernel.
 #[derive(Clone, Debug)]
 pub struct FuseOptions {
@@ -35,6 +46,8 @@ pub struct FuseOptions {
     pub sync: bool,
     /// Changes of directories are durable before they are answered.
     pub dirsync: bool,
+    /// How requests are read and answered.
+    pub transport: Transport,
     /// Threads that read requests from the kernel. One is fastest for small operations.
     pub threads: usize,
     /// Threads for requests that may wait for the device.
@@ -68,6 +81,7 @@ impl Default for FuseOptions {
             noatime: false,
             sync: false,
             dirsync: false,
+            transport: Transport::default(),
             threads: 1,
             workers: 8,
             writeback_cache: false,

@@ -185,11 +185,8 @@ impl<O: Operations> Service<O> {
         }
     }
 
-    /// SETATTR. A change of owner always takes the set-user-ID and set-group-ID bits with it, a truncation
-    /// when the caller is not root: the kernel leaves both to us (`HANDLE_KILLPRIV_V2`) and fuser does not pass its flag on.
-    pub(super) fn setattr(&self, node: u64, mut changes: SetAttr, caller: &Caller) -> Result<Attr> {
-        let owner = changes.uid.is_some() || changes.gid.is_some();
-        changes.kill_suid_sgid = owner || (changes.size.is_some() && caller.uid != 0);
+    /// SETATTR.
+    pub(super) fn setattr(&self, node: u64, changes: SetAttr, caller: &Caller) -> Result<Attr> {
         self.ops.setattr(inode_of(node)?, &changes, caller)
     }
 
@@ -350,6 +347,11 @@ impl<O: Operations> Service<O> {
         kill_priv: bool,
     ) -> Result<u32> {
         self.ops.write(inode_of(node)?, offset, data, caller, kill_priv)
+    }
+
+    /// SYNCFS.
+    pub(super) fn sync(&self) -> Result<()> {
+        self.ops.sync()
     }
 
     /// Where FSYNC belongs.
