@@ -23,6 +23,7 @@ pub(crate) mod zones;
 use super::groups;
 use crate::cache::ReadBlock;
 use crate::error::{Error, Result};
+use crate::format::extent;
 use crate::format::geometry::Geometry;
 use crate::journal::{Effects, Observer};
 use crate::units::{BlockRange, GroupNr, InodeNr};
@@ -184,13 +185,14 @@ impl Allocator {
         self.free_blocks().saturating_sub(overlay.reserved.blocks()).saturating_sub(overlay.held_blocks)
     }
 
-    /// What maps of so many delayed blocks may need at most, beside what their holds say: half-full leaves (of 84
-    /// entries in the smallest blocks) of one-block extents.
+    /// What maps of so many delayed blocks may need at most, beside what their holds say: half-full leaves of
+    /// one-block extents, and a little for what is above them.
     fn kept_for_maps(&self, held_blocks: u64) -> u64 {
         if held_blocks == 0 {
             return 0;
         }
-        (held_blocks / 40 + 8).min(self.margin_blocks)
+        let per_leaf = u64::from(extent::capacity(self.geometry.block_bytes as usize)) / 2;
+        (held_blocks / per_leaf.max(1) + 8).min(self.margin_blocks)
     }
 
     /// Promises `blocks` to a write that gets its place later, metadata in the worst case included; ENOSPC
