@@ -1,4 +1,5 @@
-//! Many threads on a small file system with a small log: nothing hangs, nothing is lost, e2fsck finds nothing.
+//! Many threads on a small file system with a small log: nothing hangs, nothing is lost, e2fsck finds nothing; and
+//! what was acknowledged to any of them survives a power cut at any moment.
 
 use crate::support::{content, e2fsck, make, options, ROOT};
 use journalfs::device::memory::MemoryDevice;
@@ -31,13 +32,30 @@ fn tolerate<T>(result: Result<T, journalfs::Error>) -> Option<T> {
     }
 }
 
+/// From the event at `from` on, until the one at `to`, a power cut leaves this file so.
+struct Promise {
+    from: usize,
+    to: usize,
+    dir: InodeNr,
+    name: String,
+    nr: InodeNr,
+    content: Vec<u8>,
+}
+
+/// What one program leaves: its files, and what was promised of them.
+type Left = (Vec<(InodeNr, Vec<u8>)>, Vec<Promise>);
+
 /// One program: files of its own in a directory of its own, each with one byte over and over (or zeroes).
-fn program(fs: &Fs, which: u64, until: Instant) -> Vec<(InodeNr, Vec<u8>)> {
+fn program(fs: &Fs, which: u64, operations: u64, until: Instant, position: &dyn Fn() -> usize) -> Left {
     let mut random = Random(0x9e37_79b9_7f4a_7c15 ^ (which + 1));
     let name = format!("dir-{which}");
     let dir = fs.mkdir(InodeNr::ROOT, name.as_bytes(), 0o755, 0, &ROOT).unwrap().nr;
     let mut files: Vec<Option<(InodeNr, Vec<u8>)>> = (0..FILES).map(|_| None).collect();
-    while Instant::now() < until {
+    let mut promises: Vec<Promise> = Vec::new();
+    for _ in 0..operations {
+        if Instant::now() >= until {
+            break;
+        }
         let slot = random.below(FILES);
         let name = format!("file-{slot}");
         let byte = (1 + which * FILES + slot) as u8;
@@ -47,7 +65,15 @@ fn program(fs: &Fs, which: u64, until: Instant) -> Vec<(InodeNr, Vec<u8>)> {
             continue;
         };
         let nr = *nr;
-        match random.below(20) {
+        let what = random.below(20);
+        if what <= 13 {
+            // Whatever was promised may change from here on.
+            let now = position();
+            for promise in promises.iter_mut().filter(|p| p.nr == nr) {
+                promise.to = promise.to.min(now);
+            }
+        }
+        match what {
             0..=8 => {
                 let limit = if random.below(5) == 0 { 400_000 } else { 6000 };
                 let len = 1 + random.below(limit) as usize;
@@ -88,7 +114,10 @@ fn program(fs: &Fs, which: u64, until: Instant) -> Vec<(InodeNr, Vec<u8>)> {
                 }
             }
             14..=16 => {
-                tolerate(fs.fsync(nr, random.below(2) == 0, 0));
+                if tolerate(fs.fsync(nr, random.below(2) == 0, 0)).is_some() {
+                    let (from, content) = (position(), model.clone());
+                    promises.push(Promise { from, to: usize::MAX, dir, name, nr, content });
+                }
             }
             17 => {
                 tolerate(fs.sync());
@@ -104,7 +133,18 @@ fn program(fs: &Fs, which: u64, until: Instant) -> Vec<(InodeNr, Vec<u8>)> {
             }
         }
     }
-    files.into_iter().flatten().collect()
+    (files.into_iter().flatten().collect(), promises)
+}
+
+/// Runs the programs side by side.
+fn run(fs: &Fs, operations: u64, until: Instant, position: &(dyn Fn() -> usize + Sync)) -> Left {
+    let left: Vec<Left> = std::thread::scope(|scope| {
+        let start = |which| scope.spawn(move || program(fs, which, operations, until, position));
+        let programs: Vec<_> = (0..THREADS).map(start).collect();
+        programs.into_iter().map(|program| program.join().unwrap()).collect()
+    });
+    let (files, promises): (Vec<_>, Vec<_>) = left.into_iter().unzip();
+    (files.into_iter().flatten().collect(), promises.into_iter().flatten().collect())
 }
 
 /// How long each test runs: `JOURNALFS_STRESS_SECONDS`, or a short while.
@@ -118,17 +158,7 @@ fn stress(profile: mkfs::Profile, block_bytes: u32, mib: u64, words: &[&str]) {
     options.tuning.commit = Duration::from_millis(300);
     let fs = Fs::mount(memory.clone() as SharedDevice, &options).unwrap();
     let until = Instant::now() + Duration::from_secs(seconds());
-    let left: Vec<_> = std::thread::scope(|scope| {
-        let programs: Vec<_> = (0..THREADS)
-            .map(|which| {
-                scope.spawn({
-                    let fs = &fs;
-                    move || program(fs, which, until)
-                })
-            })
-            .collect();
-        programs.into_iter().flat_map(|program| program.join().unwrap()).collect()
-    });
+    let (left, _) = run(&fs, u64::MAX, until, &|| 0);
     fs.unmount().unwrap();
     e2fsck(&*memory, "stress");
     let fs = Fs::mount(memory as SharedDevice, &options).unwrap();
@@ -156,4 +186,43 @@ fn all_data_logged() {
 #[test]
 fn usual_sizes() {
     stress(mkfs::Profile::Journalfs, 4096, 64, &[]);
+}
+
+/// Cuts the power under many threads at many moments.
+fn cut_stress(profile: mkfs::Profile, block_bytes: u32, words: &[&str]) {
+    let made = make(profile, block_bytes, 8, "");
+    let m = made.mount(words);
+    let until = Instant::now() + Duration::from_secs(seconds());
+    let device = m.device.clone();
+    let (_, promises) = run(&m.fs, 250, until, &move || device.position());
+    m.fs.sync().unwrap();
+    let step = m.device.position() / 40;
+    let mut held = 0;
+    m.cut(8, step, |fs, position| {
+        for promise in promises.iter().filter(|p| p.from <= position && position <= p.to) {
+            let Promise { nr, dir, name, .. } = promise;
+            let found =
+                fs.lookup(*dir, name.as_bytes()).unwrap_or_else(|e| panic!("cut at {position}: {name}: {e}"));
+            assert_eq!(found.nr, *nr, "cut at {position}");
+            assert!(content(fs, *nr) == promise.content, "cut at {position}: {name} in {dir:?} has changed");
+            held += 1;
+        }
+    });
+    assert!(held > 0, "nothing was promised");
+    m.end("cut");
+}
+
+#[test]
+fn cuts_with_data_in_place() {
+    cut_stress(mkfs::Profile::Journalfs, 4096, &[]);
+}
+
+#[test]
+fn cuts_with_indirect_blocks() {
+    cut_stress(mkfs::Profile::Ext3, 1024, &["inactivate=deferred"]);
+}
+
+#[test]
+fn cuts_with_two_flushes_and_logged_data() {
+    cut_stress(mkfs::Profile::Journalfs, 1024, &["data=journal", "nojournal_async_commit"]);
 }
