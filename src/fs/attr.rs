@@ -112,6 +112,11 @@ pub struct SetAttr {
 }
 
 impl SetAttr {
+    /// Whether it is a kernel that keeps times itself writing them back.
+    pub fn is_writeback_of_times(&self) -> bool {
+        self.ctime.is_some() && self.mode.is_none() && self.size.is_none() && !self.changes_owner()
+    }
+
     pub(super) fn changes_owner(&self) -> bool {
         self.uid.is_some() || self.gid.is_some()
     }

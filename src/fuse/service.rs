@@ -187,7 +187,13 @@ impl<O: Operations> Service<O> {
 
     /// SETATTR.
     pub(super) fn setattr(&self, node: u64, changes: SetAttr, caller: &Caller) -> Result<Attr> {
-        self.ops.setattr(inode_of(node)?, &changes, caller)
+        let nr = inode_of(node)?;
+        match self.ops.setattr(nr, &changes, caller) {
+            // With the writeback cache the kernel keeps times itself and writes them back later, perhaps to a file
+            // that has lost its last name meanwhile. Nobody can see them any more, and an error would fail the next syncfs(2).
+            Err(error) if error.is(libc::ESTALE) && changes.is_writeback_of_times() => self.ops.getattr(nr),
+            result => result,
+        }
     }
 
     /// READLINK.
