@@ -196,3 +196,37 @@ fn a_file_that_was_out_of_memory_is_synced_all_the_same() {
     assert_eq!(fs.getattr(nr).unwrap().mode & 0o777, 0o600);
     m.end("synced");
 }
+
+#[test]
+fn a_file_never_shows_what_its_blocks_held_before() {
+    for made in both_kinds() {
+        let m = made.mount(&[]);
+        // All that is free holds what somebody deleted.
+        let old = m.file("old");
+        let mut at = 0;
+        while m.fs.write(old, at, &[b'x'; 1 << 16], &ROOT, false).is_ok() {
+            at += 1 << 16;
+        }
+        m.fs.fsync(old, false, 0).unwrap();
+        m.unlink("old");
+        m.fs.sync().unwrap();
+        let nr = m.file("new");
+        m.fs.sync().unwrap();
+        let begin = m.device.position();
+        m.write(nr, 0, b'y', 300_000);
+        m.fs.fsync(nr, false, 0).unwrap();
+        // A hole and a preallocated range, written in part.
+        m.write(nr, 400_000, b'y', 100_000);
+        m.fs.sync().unwrap();
+        m.fs.truncate(nr, 450_001).unwrap();
+        m.fs.truncate(nr, 600_000).unwrap();
+        m.write(nr, 500_000, b'y', 1000);
+        m.fs.fsync(nr, false, 0).unwrap();
+        m.cut(begin, 1, |fs, position| {
+            let found = content(fs, nr);
+            assert!(found.iter().all(|b| b"y\0".contains(b)), "J4: cut at {position}");
+            assert!(found.iter().take(300_000).all(|b| *b == b'y'), "J4: cut at {position}");
+        });
+        m.end("reused");
+    }
+}

@@ -108,21 +108,22 @@ impl Mounted {
         e2fsck(&*self.device, what);
     }
 
-    /// Cuts the power after every `step`th event from `from` on: pending writes are lost, whole, or have every other
-    /// sector. Each state is mounted and passed to `check` with the position; some go to e2fsck as well.
+    /// Cuts the power after every `step`th event from `from` on: pending writes are lost, whole, have every other
+    /// sector, or only the newest half of them is there. Each state is mounted and passed to `check` with the position; some go to e2fsck as well.
     pub(crate) fn cut(&self, from: usize, step: usize, mut check: impl FnMut(&Fs, usize)) {
         let events = self.device.events();
         let mut checked = 0;
         for position in (from..=events.len()).step_by(step.max(1)) {
             let point = crash_point(&events, position);
-            for variant in 0..3 {
+            for variant in 0..4 {
                 let device = self.initial.clone();
                 apply(&device, &events, point.durable.iter().copied());
-                for at in &point.pending {
+                let lost = if variant == 3 { point.pending.len().div_ceil(2) } else { 0 };
+                for at in &point.pending[lost..] {
                     let Event::Write { offset, data, .. } = &events[*at] else { continue };
                     match variant {
                         0 => {}
-                        1 => device.write_at(*offset, data).unwrap(),
+                        1 | 3 => device.write_at(*offset, data).unwrap(),
                         _ => {
                             for (i, sector) in data.chunks(512).enumerate().step_by(2) {
                                 device.write_at(offset + 512 * i as u64, sector).unwrap();
