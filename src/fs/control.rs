@@ -66,6 +66,7 @@ impl Fs {
             return Err(Error::Usage("cache_size can't be changed while mounted".to_owned()));
         }
         wanted.check()?;
+        self.journal.set_discard(wanted.discard);
         *tuning = wanted;
         Ok(())
     }

@@ -114,6 +114,7 @@ impl Fs {
         let allocator = Arc::new(Allocator::open(&*cache, &geometry, sb.r_blocks_count, &opened.own)?);
         opened.journal.set_observer(allocator.clone());
         opened.journal.set_barrier(options.barrier);
+        opened.journal.set_discard(options.tuning.discard);
         let mut orphans = Orphans::default();
         if sb.features.compat.contains(crate::format::features::Compat::ORPHAN_FILE) {
             orphans = Orphans::with_file(&cache, &geometry, InodeNr(sb.orphan_file_inum))?;

@@ -109,10 +109,12 @@ impl Journal {
     /// Makes the log begin with the oldest transaction that is still needed.
     fn move_tail(&self, log: &Log) -> Result<()> {
         let (tail_tid, tail_start, spans) = {
-            let ring = log.ring.lock();
+            // In this order: a transaction that becomes durable meanwhile is at least as late as `durable.next()`. And
+            // not under the ring's lock, which every handle takes: the search is long.
+            let durable = *self.durable.lock();
             let oldest = self.records.read().oldest_not_home();
-            let next = *self.durable.lock();
-            let keep_from = oldest.unwrap_or(next.next());
+            let keep_from = oldest.unwrap_or(durable.next());
+            let ring = log.ring.lock();
             let gone = ring.spans.iter().take_while(|s| keep_from.is_after(s.tid)).count();
             match ring.spans.get(gone) {
                 Some(span) => (span.tid, span.start, gone),

@@ -17,6 +17,7 @@ use crate::error::{Error, Result};
 use crate::fault::{injected, Fault};
 use crate::format::checksum::crc32_be;
 use crate::format::jbd2::{self, needs_escape, CommitBlock, DescriptorBuilder, LogChecksum, RevokeBuilder};
+use crate::units::BlockRange;
 use parking_lot::MutexGuard;
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
@@ -148,6 +149,7 @@ impl Journal {
             ring.spans.push_back(span);
             checkpoint = ring.free < ring.len() / 2;
         }
+        self.discard_freed(&freed);
         // Before anybody can see that the transaction is durable: who waited for its frees tries again then.
         if let Some(observer) = self.observer.get() {
             observer.durable(&freed);
@@ -172,6 +174,28 @@ fn write_runs(log: &Log, image: &[Arc<Block>]) -> Result<()> {
         rest = later;
     }
     Ok(())
+}
+
+impl Journal {
+    /// Tells the device of blocks that have been freed durably, if it is to know. Nobody can have got them yet.
+    fn discard_freed(&self, freed: &[BlockRange]) {
+        if !self.discard.load(Ordering::Relaxed) {
+            return;
+        }
+        let mut ranges = freed.to_vec();
+        ranges.sort_unstable();
+        let block_bytes = u64::from(self.block_bytes);
+        for run in ranges.chunk_by(|a, b| a.end() == b.start) {
+            let (Some(first), Some(last)) = (run.first(), run.last()) else { continue };
+            let (start, end) = (first.start.0 * block_bytes, last.end().0 * block_bytes);
+            if let Err(error) = self.device.discard(start, end - start) {
+                // It is only advice, but a device that can't take it need not be asked again.
+                tracing::warn!(%error, start, "discarding freed blocks failed; they are no longer discarded");
+                self.set_discard(false);
+                return;
+            }
+        }
+    }
 }
 
 /// The log blocks of a transaction, in order: revokes, descriptors and copies, commit block.

@@ -83,6 +83,8 @@ pub struct Journal {
     checkpoint_wanted: Condvar,
     pub(super) observer: OnceLock<Arc<dyn Observer>>,
     pub(super) aborted: AtomicBool,
+    /// Tell the device of what has been freed.
+    pub(super) discard: AtomicBool,
     /// What it has done.
     pub stats: Stats,
     threads: Mutex<Vec<JoinHandle<()>>>,
@@ -126,6 +128,7 @@ impl Journal {
             checkpoint_wanted: Condvar::new(),
             observer: OnceLock::new(),
             aborted: AtomicBool::new(false),
+            discard: AtomicBool::new(false),
             stats: Stats::default(),
             threads: Mutex::default(),
         }
@@ -248,6 +251,11 @@ impl Journal {
     /// The running transaction.
     pub fn running_tid(&self) -> Tid {
         Tid(self.running_tid.load(Ordering::Acquire))
+    }
+
+    /// Whether the device is told of freed blocks as soon as their transaction is durable (`discard`).
+    pub fn set_discard(&self, discard: bool) {
+        self.discard.store(discard, Ordering::Relaxed);
     }
 
     /// Whether the device is told to flush its cache (`barrier=`); it is unless this says otherwise.

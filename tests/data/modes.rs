@@ -71,6 +71,35 @@ fn without_barriers_nothing_is_flushed_until_unmount() {
     assert!(m.flushes(|| m.fs.unmount().unwrap()) > 0);
 }
 
+#[test]
+fn freed_blocks_are_discarded_when_their_transaction_is_durable() {
+    let m = made().mount(&["discard"]);
+    let nr = m.file("f");
+    m.write(nr, 0, 1, 400_000);
+    m.fs.sync().unwrap();
+    m.unlink("f");
+    let discarded = || {
+        let events = m.device.events();
+        events
+            .iter()
+            .filter_map(|e| if let Event::Discard { len, .. } = e { Some(*len) } else { None })
+            .sum::<u64>()
+    };
+    assert_eq!(discarded(), 0);
+    m.fs.sync().unwrap();
+    assert_eq!(discarded(), 400_000u64.next_multiple_of(4096));
+    // And those blocks can be had again.
+    let nr = m.file("g");
+    m.write(nr, 0, 2, 400_000);
+    m.fs.tune(|tuning| tuning.set("nodiscard", None).map(|_| ())).unwrap();
+    m.fs.sync().unwrap();
+    assert!(content(&m.fs, nr).iter().all(|b| *b == 2));
+    m.unlink("g");
+    m.fs.sync().unwrap();
+    assert_eq!(discarded(), 400_000u64.next_multiple_of(4096));
+    m.end("discard");
+}
+
 /// A device that can't be written.
 struct Fixed(MemoryDevice);
 
