@@ -66,8 +66,11 @@ impl Fs {
     pub fn read(&self, nr: InodeNr, offset: u64, size: u32) -> Result<ReadBytes> {
         let inode = self.inode(nr)?;
         let state = inode.read();
-        if state.raw.is_dir() {
-            return Err(Error::IsDirectory);
+        match state.raw.kind() {
+            Some(FileKind::Regular) => {}
+            Some(FileKind::Directory) => return Err(Error::IsDirectory),
+            // What such an inode has in place of a map is none.
+            _ => return Err(Error::Invalid),
         }
         // A corrupt size must not lead beyond the last block that a map can name.
         let size_max = u64::from(u32::MAX) * u64::from(self.geometry.block_bytes);
@@ -305,7 +308,7 @@ impl Fs {
             let block = block as u32;
             let known = blocks.iter().any(|(nr, _)| *nr == block)
                 || state.data.as_ref().is_some_and(|d| d.pages.contains_key(&block));
-            if !at.is_multiple_of(block_bytes) && !known {
+            if at % block_bytes != 0 && !known {
                 let in_hole = in_runs(holes, block);
                 blocks.push((block, self.old_block(nr, &state.raw, state.size(), block, in_hole)?));
             }

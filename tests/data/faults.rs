@@ -6,7 +6,9 @@ use journalfs::device::memory::MemoryDevice;
 use journalfs::device::SharedDevice;
 use journalfs::fs::Fs;
 use journalfs::units::InodeNr;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::Arc;
+use std::time::Duration;
 
 fn mounted() -> (Arc<Fs>, Arc<FaultyDevice>, Arc<MemoryDevice>) {
     let memory = Arc::new(make(mkfs::Profile::Journalfs, 4096, 32, "").memory);
@@ -57,7 +59,7 @@ fn one_file_that_cannot_be_written_keeps_no_other_from_the_disk() {
     let (fs, device, memory) = mounted();
     let files = [file(&fs, "a"), file(&fs, "b"), file(&fs, "c")];
     for nr in files {
-        fs.write(nr, 0, &[nr.0 as u8; 300_000], &ROOT, false).unwrap();
+        fs.write(nr, 0, &vec![nr.0 as u8; 300_000], &ROOT, false).unwrap();
     }
     // The first write is of the first file's data, in place.
     device.fail_once(Request::is_write);
@@ -71,7 +73,7 @@ fn one_file_that_cannot_be_written_keeps_no_other_from_the_disk() {
     assert_eq!(content(&fs, files[0]).len(), 300_000);
     fs.sync().unwrap();
     device.fail_when(|r| r.is_write() && matches!(r, Request::Write { len, .. } if *len > 200_000));
-    fs.write(files[0], 0, &[9; 300_000], &ROOT, false).unwrap();
+    fs.write(files[0], 0, &vec![9; 300_000], &ROOT, false).unwrap();
     file(&fs, "d");
     assert_eq!(fs.unmount().unwrap_err().errno(), libc::EIO, "lost data is told");
     e2fsck(&*memory, "unmounted");
@@ -97,4 +99,52 @@ fn a_failed_write_leaves_no_space_held() {
     assert_eq!(content(&fs, nr), [1; 4096 * 4], "whole or absent");
     fs.unmount().unwrap();
     e2fsck(&*memory, "failed write");
+}
+
+#[test]
+fn a_device_that_dies_under_load_hangs_nobody() {
+    for what in [Request::is_write as fn(&Request) -> bool, |r| *r == Request::Flush] {
+        let memory = Arc::new(make(mkfs::Profile::Journalfs, 1024, 8, "").memory);
+        let device = Arc::new(FaultyDevice::new(memory.clone()));
+        let fs = Fs::mount(device.clone(), &options(&["inactivate=deferred"])).unwrap();
+        let (done, asked, answered) =
+            (AtomicBool::new(false), AtomicU64::new(0), Arc::new(AtomicU64::new(0)));
+        std::thread::scope(|scope| {
+            for which in 0..3u64 {
+                let (fs, done, asked, answered) = (&fs, &done, &asked, &answered);
+                scope.spawn(move || {
+                    for i in 0u64.. {
+                        if done.load(Ordering::Relaxed) {
+                            break;
+                        }
+                        let name = format!("{which}-{}", i % 5);
+                        let Ok(made) = fs.mknod(InodeNr::ROOT, name.as_bytes(), 0o100_644, 0, 0, &ROOT)
+                        else {
+                            let _ = fs.unlink(InodeNr::ROOT, name.as_bytes());
+                            continue;
+                        };
+                        let _ = fs.write(made.nr, i % 7 * 10_000, &[7; 16_000], &ROOT, false);
+                        let count = answered.clone();
+                        asked.fetch_add(1, Ordering::Relaxed);
+                        let answer = move |_| {
+                            count.fetch_add(1, Ordering::Relaxed);
+                        };
+                        fs.fsync_then(made.nr, false, 0, Box::new(answer));
+                        let _ = fs.truncate(made.nr, 70_000);
+                        let _ = fs.read(made.nr, 0, 100_000);
+                    }
+                });
+            }
+            std::thread::sleep(Duration::from_millis(400));
+            device.fail_from(what);
+            std::thread::sleep(Duration::from_millis(200));
+            done.store(true, Ordering::Relaxed);
+        });
+        assert!(fs.unmount().is_err());
+        assert!(asked.load(Ordering::Relaxed) > 3);
+        assert_eq!(asked.load(Ordering::Relaxed), answered.load(Ordering::Relaxed), "everyone is answered");
+        let fs = again(&memory);
+        fs.unmount().unwrap();
+        e2fsck(&*memory, "died");
+    }
 }

@@ -204,7 +204,7 @@ fn a_file_never_shows_what_its_blocks_held_before() {
         // All that is free holds what somebody deleted.
         let old = m.file("old");
         let mut at = 0;
-        while m.fs.write(old, at, &[b'x'; 1 << 16], &ROOT, false).is_ok() {
+        while m.fs.write(old, at, &vec![b'x'; 1 << 16], &ROOT, false).is_ok() {
             at += 1 << 16;
         }
         m.fs.fsync(old, false, 0).unwrap();
