@@ -199,31 +199,3 @@ fn foreign_and_busy_devices_are_refused() {
     mounted.unmount();
     image.assert_clean();
 }
-
-/// `-d`: the tree of a directory, without root or a mount.
-#[test]
-fn populated_from_a_directory() {
-    needs_ours!();
-    needs_root!();
-    let source = tempfile::tempdir().expect("directory");
-    let tree = source.path().join("tree");
-    fs::create_dir_all(tree.join("a/b")).expect("mkdir");
-    for index in 0..500 {
-        fs::write(tree.join(format!("a/file-{index}")), vec![index as u8; index * 20]).expect("write");
-    }
-    std::os::unix::fs::symlink("a/file-1", tree.join("link")).expect("symlink");
-    fs::hard_link(tree.join("a/file-2"), tree.join("a/b/hard")).expect("link");
-    let image = Image::new(64 << 20);
-    let output = mkfs(&image.path(), &["-q", "-d", tree.to_str().expect("UTF-8")]);
-    assert!(output.status.success(), "{}", output.text());
-    image.assert_clean();
-    let mounted = Mounted::kernel(&image, "ro");
-    for index in 0..500 {
-        let bytes = fs::read(mounted.join(format!("a/file-{index}"))).expect("read");
-        assert!(bytes == vec![index as u8; index * 20], "file-{index}");
-    }
-    assert_eq!(fs::read_link(mounted.join("link")).expect("readlink"), Path::new("a/file-1"));
-    let inode = |name: &str| fs::metadata(mounted.join(name)).expect("stat").ino();
-    assert_eq!(inode("a/file-2"), inode("a/b/hard"));
-    mounted.unmount();
-}
