@@ -77,7 +77,7 @@ impl Fs {
     }
 
     /// Frees an inode without blocks: its attributes, its record and its number.
-    fn free_record(&self, h: &mut Handle<'_>, nr: InodeNr, raw: &mut RawInode) -> Result<()> {
+    pub(super) fn free_record(&self, h: &mut Handle<'_>, nr: InodeNr, raw: &mut RawInode) -> Result<()> {
         super::xattr::drop_all(h, &self.allocator, nr, raw)?;
         let is_dir = raw.is_dir();
         raw.size = 0;

@@ -11,7 +11,7 @@ use super::inode::InodeCache;
 use super::options::MountOptions;
 use super::orphan::Orphans;
 use super::writeback::Writeback;
-use super::{inode_table, superblock};
+use super::{fast_commit, inode_table, superblock};
 use crate::cache::BlockCache;
 use crate::device::{Block, SharedDevice};
 use crate::error::{Error, Result};
@@ -42,11 +42,12 @@ pub fn read_superblock(device: &SharedDevice) -> Result<Superblock> {
 }
 
 /// A journal in force, and how to put it back at unmount.
-struct Opened {
-    journal: Arc<Journal>,
+pub(super) struct Opened {
+    pub(super) journal: Arc<Journal>,
     /// Blocks that a log has for the device, which is read only.
-    overlay: Vec<(crate::units::BlockNr, Arc<Block>)>,
-    own: Vec<BlockRange>,
+    pub(super) overlay: Vec<(crate::units::BlockNr, Arc<Block>)>,
+    /// The journal's own blocks.
+    pub(super) own: Vec<BlockRange>,
 }
 
 impl Fs {
@@ -94,7 +95,7 @@ impl Fs {
         Ok(fs)
     }
 
-    fn assemble(
+    pub(super) fn assemble(
         device: SharedDevice,
         sb: Superblock,
         opened: Opened,
@@ -330,16 +331,9 @@ fn open_journal(
             "recovering the journal"
         );
         if device.read_only() {
-            if let Some(fast_commit) = &recovered.fast_commit {
-                let records = fast_commit.records;
-                tracing::warn!(
-                    records,
-                    "fast commits can't be replayed on a read-only device; what they say is missing"
-                );
-            }
-            return Ok(without(overlay(device, &located, &recovered)?));
+            return Ok(without(fast_commit::overlay(&recovered, device, &located)?));
         }
-        super::fast_commit::replay_home(&recovered, device, &located)?;
+        fast_commit::replay_home(&recovered, device, &located)?;
     }
     if options.read_only {
         if needs && !device.read_only() {
@@ -358,20 +352,6 @@ fn empty(located: &Located) -> Result<Recovered> {
     recover(&crate::device::memory::MemoryDevice::new(0), &located.area, &superblock)
 }
 
-fn overlay(
-    device: &SharedDevice,
-    located: &Located,
-    recovered: &Recovered,
-) -> Result<Vec<(crate::units::BlockNr, Arc<Block>)>> {
-    let mut blocks = Vec::with_capacity(recovered.blocks.len());
-    for nr in recovered.blocks.keys() {
-        if let Some(block) = recovered.read(&**device, &located.area, *nr)? {
-            blocks.push((*nr, Arc::new(block)));
-        }
-    }
-    Ok(blocks)
-}
-
 /// Makes the journal ours: rules J11, J12 and J14, in the order that they give.
 fn take_over(
     device: &SharedDevice,
@@ -380,6 +360,7 @@ fn take_over(
     recovered: bool,
     options: &MountOptions,
 ) -> Result<Opened> {
+    let own = located.own_blocks();
     let Located { area, mut superblock, .. } = located;
     superblock.upgrade();
     superblock.compat.set(jbd2::Compat::CHECKSUM, true);
@@ -413,8 +394,6 @@ fn take_over(
         note_mount(sb);
     })?;
     device.flush().map_err(|e| Error::io("flushing the superblock", e))?;
-    let mut own: Vec<BlockRange> = area.runs(0, area.len()).collect();
-    own.extend(area.nodes().iter().map(|nr| BlockRange::new(*nr, 1)));
     let setup = LogSetup { area, superblock, async_commit: options.async_commit };
     let journal = Arc::new(Journal::with_log(device.clone(), setup));
     Ok(Opened { journal, overlay: Vec::new(), own })

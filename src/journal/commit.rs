@@ -16,7 +16,9 @@ use crate::device::Block;
 use crate::error::{Error, Result};
 use crate::fault::{injected, Fault};
 use crate::format::checksum::crc32_be;
-use crate::format::jbd2::{self, needs_escape, CommitBlock, DescriptorBuilder, LogChecksum, RevokeBuilder};
+use crate::format::jbd2::{
+    self, needs_escape, CommitBlock, DescriptorBuilder, LogChecksum, LogFormat, RevokeBuilder,
+};
 use crate::units::BlockRange;
 use parking_lot::MutexGuard;
 use std::sync::atomic::Ordering;
@@ -104,7 +106,8 @@ impl Journal {
     }
 
     fn write_to_log(&self, log: &Log, transaction: &Transaction) -> Result<Span> {
-        let mut image = log_image(log, transaction);
+        let uuid = log.superblock.lock().uuid;
+        let mut image = log_image(&log.medium.format, uuid, transaction);
         let head = log.ring.lock().head;
         let span = Span { tid: transaction.tid, start: head, blocks: image.len() as u32 };
         let commit_block = if log.async_commit { None } else { image.pop() };
@@ -199,10 +202,9 @@ impl Journal {
 }
 
 /// The log blocks of a transaction, in order: revokes, descriptors and copies, commit block.
-fn log_image(log: &Log, transaction: &Transaction) -> Vec<Arc<Block>> {
-    let format = log.medium.format;
+pub(super) fn log_image(format: &LogFormat, uuid: [u8; 16], transaction: &Transaction) -> Vec<Arc<Block>> {
+    let format = *format;
     let tid = transaction.tid;
-    let uuid = log.superblock.lock().uuid;
     let mut image = Vec::with_capacity(transaction.blocks.len() + 8);
     let mut revokes = transaction.revokes.iter().copied().peekable();
     while revokes.peek().is_some() && !injected(Fault::RevokeDropped) {

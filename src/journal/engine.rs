@@ -14,7 +14,7 @@ use crate::fault::{injected, Fault};
 use crate::format::jbd2::JournalSuperblock;
 use crate::units::{BlockNr, BlockRange, Tid};
 use parking_lot::{Condvar, Mutex, MutexGuard, RwLock};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
@@ -64,6 +64,8 @@ pub struct Journal {
     pub(super) device: SharedDevice,
     pub(super) block_bytes: u32,
     pub(super) log: Option<Log>,
+    /// Nothing is ever written: see [`in_memory`](Journal::in_memory).
+    in_memory: bool,
     /// The update lock.
     pub(super) running: Mutex<Transaction>,
     /// Its tid, for those who can't wait for the update lock; at least that of any handle published by now.
@@ -96,6 +98,22 @@ impl Journal {
         Self::new(device, block_bytes, None, Tid(1))
     }
 
+    /// A journal that never commits: what handles change stays in its one transaction, for
+    /// [`take_changes`](Self::take_changes), and the device is only read.
+    pub fn in_memory(device: SharedDevice, block_bytes: u32) -> Self {
+        Self { in_memory: true, ..Self::new(device, block_bytes, None, Tid(1)) }
+    }
+
+    /// How many blocks the running transaction has changed so far.
+    pub fn blocks_changed(&self) -> usize {
+        self.running.lock().blocks.len()
+    }
+
+    /// The newest version of every block that handles have changed in a journal [`in_memory`](Self::in_memory).
+    pub fn take_changes(&self) -> BTreeMap<BlockNr, Arc<Block>> {
+        std::mem::take(&mut self.running.lock().blocks)
+    }
+
     /// A journal on its empty log.
     pub fn with_log(device: SharedDevice, setup: LogSetup) -> Self {
         let first_tid = setup.superblock.sequence;
@@ -115,6 +133,7 @@ impl Journal {
             device,
             block_bytes,
             log,
+            in_memory: false,
             running: Mutex::new(Transaction::new(first_tid)),
             running_tid: AtomicU32::new(first_tid.0),
             records: RwLock::default(),
@@ -186,6 +205,7 @@ impl Journal {
     pub(super) fn blocks_max(&self) -> u32 {
         match &self.log {
             Some(log) => log.ring.lock().len() / 4,
+            None if self.in_memory => u32::MAX,
             None => BLOCKS_MAX_WITHOUT_LOG,
         }
     }
@@ -203,7 +223,7 @@ impl Journal {
                 return Err(Error::Aborted);
             }
             let transaction = self.running.lock();
-            let blocks = transaction.blocks.len() as u32 + credits;
+            let blocks = (transaction.blocks.len() as u32).saturating_add(credits);
             if blocks > blocks_max && !transaction.is_empty() {
                 let tid = transaction.tid;
                 drop(transaction);
@@ -308,6 +328,9 @@ impl Journal {
 
     /// Makes everything up to `tid` durable, and waits for it.
     pub fn commit(&self, tid: Tid) -> Result<()> {
+        if self.in_memory {
+            return Err(Error::ReadOnly);
+        }
         loop {
             if self.is_durable(tid) || injected(Fault::SyncBeforeCommit) && tid.0 % 2 == 0 {
                 return Ok(());

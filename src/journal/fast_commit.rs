@@ -1,7 +1,9 @@
 //! Fast commits: what the kernel's ext4 writes behind the last full transaction, in the log's last blocks.
 
+use super::log_area::LogArea;
 use super::log_reader::LogReader;
-use crate::error::{Error, Result};
+use crate::device::Device;
+use crate::error::{Error, Place, Result};
 use crate::format::jbd2::fast_commit::{checksum, records, FcItem, FcRecord};
 use crate::format::jbd2::JournalSuperblock;
 use crate::units::Tid;
@@ -62,6 +64,33 @@ pub(super) fn scan(
 }
 
 impl FastCommit {
+    /// Reads the records again, in order, up to the last valid tail. `block_bytes` is the log's.
+    pub fn for_each(
+        &self,
+        device: &dyn Device,
+        area: &LogArea,
+        block_bytes: u32,
+        mut f: impl FnMut(&FcRecord<'_>) -> Result<()>,
+    ) -> Result<()> {
+        let mut reader = LogReader::new(device, area, block_bytes);
+        let mut left = self.records;
+        for log_block in self.log_blocks.clone() {
+            let block = reader.read(log_block)?;
+            for item in records(block, block.len()) {
+                if left == 0 {
+                    return Ok(());
+                }
+                left -= 1;
+                let FcItem::Record(record, _) = item else {
+                    let why = "a record is not what it was when the area was looked at first";
+                    return Err(Error::corrupt("fast commit", Place::LogBlock(log_block), why));
+                };
+                f(&record)?;
+            }
+        }
+        Ok(())
+    }
+
     fn some(self) -> Option<Self> {
         (self.records > 0).then_some(self)
     }

@@ -11,7 +11,7 @@ use crate::format::geometry::Geometry;
 use crate::format::inode::{InodeFlags, RawInode};
 use crate::format::jbd2::JournalSuperblock;
 use crate::format::superblock::Superblock;
-use crate::units::{BlockNr, GroupNr, InodeNr};
+use crate::units::{BlockNr, BlockRange, GroupNr, InodeNr};
 
 /// A journal that was found.
 #[derive(Clone, Debug)]
@@ -22,6 +22,15 @@ pub struct Located {
     pub superblock: JournalSuperblock,
     /// Why the journal's inode could not be used, when it was found by the superblock's backup of it.
     pub inode_error: Option<String>,
+}
+
+impl Located {
+    /// The journal's blocks and those of its map: the file system's own.
+    pub fn own_blocks(&self) -> Vec<BlockRange> {
+        let mut own: Vec<BlockRange> = self.area.runs(0, self.area.len()).collect();
+        own.extend(self.area.nodes().iter().map(|nr| BlockRange::new(*nr, 1)));
+        own
+    }
 }
 
 /// Reads one block of the file system.

@@ -4,14 +4,20 @@
 //! Each step can be repeated after a crash: the log stays valid until everything is home and durable,
 //! and needs_recovery stays set until the log is empty.
 
+use super::commit::log_image;
+use super::locate::Located;
+use super::log::{Medium, Ring};
 use super::log_area::LogArea;
 use super::recovery::{LogCopy, Recovered};
-use crate::device::{Block, Device, IoBuf};
+use super::transaction::Transaction;
+use crate::device::{Block, Device, IoBuf, SharedDevice};
 use crate::error::{Error, Result};
 use crate::format::features::Incompat;
 use crate::format::jbd2::{unescape, JournalSuperblock};
 use crate::format::superblock::Superblock;
-use crate::units::BlockNr;
+use crate::units::{BlockNr, Tid};
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// Bytes that are read from the log before they are written home.
 const BATCH_BYTES: usize = 16 << 20;
@@ -88,6 +94,70 @@ fn write_batch(
             .write_at(first.0.saturating_mul(block_bytes as u64), bytes)
             .map_err(|e| Error::io(format!("writing {} replayed blocks from block {first}", to - from), e))?;
         from = to;
+    }
+    Ok(())
+}
+
+/// Replaces a log that [`apply`] has written home, with the fast commits behind it, by one transaction of these blocks,
+/// and writes them home. The transaction has the number that the fast commits are for (`tid`), so that a recovery
+/// finds either them or it, whenever this is cut short: until the commit block is durable the log is empty and they
+/// are behind it; from then on they are behind a transaction that is not theirs.
+pub fn replace(
+    changes: BTreeMap<BlockNr, Arc<Block>>,
+    recovered: &Recovered,
+    tid: Tid,
+    device: &SharedDevice,
+    located: &Located,
+) -> Result<()> {
+    let Located { area, superblock, .. } = located;
+    let mut superblock = superblock.clone();
+    let transaction = Transaction { blocks: changes, ..Transaction::new(tid) };
+    let format = superblock.log_format();
+    let mut image = log_image(&format, superblock.uuid, &transaction);
+    if image.len() > superblock.log_blocks() as usize {
+        return Err(too_many_changes());
+    }
+    superblock.start = recovered.head_log_block;
+    superblock.sequence = tid;
+    write_journal_superblock(&**device, area, &superblock)?;
+    flush(&**device)?;
+    let mut ring = Ring::new(&superblock);
+    ring.head = recovered.head_log_block;
+    let medium = Medium { device: device.clone(), area: area.clone(), format };
+    // A transaction of this number may have been under way; nothing of it may be taken for a part of this one.
+    let zero = Arc::new(Block::zeroed(format.block_bytes as usize));
+    write_ring(&medium, &ring, &vec![zero; image.len()])?;
+    flush(&**device)?;
+    let commit_block = image.pop();
+    write_ring(&medium, &ring, &image)?;
+    flush(&**device)?;
+    ring.head = ring.advance(ring.head, image.len() as u32);
+    write_ring(&medium, &ring, commit_block.as_slice())?;
+    flush(&**device)?;
+    for (nr, block) in &transaction.blocks {
+        let offset = nr.0.saturating_mul(u64::from(format.block_bytes));
+        device.write_at(offset, block).map_err(|e| Error::io(format!("writing replayed block {nr}"), e))?;
+    }
+    flush(&**device)
+}
+
+/// What becomes of fast commits that can't be made one transaction.
+pub(crate) fn too_many_changes() -> Error {
+    Error::Unsupported(
+        "the journal's fast commits change more blocks than its log can hold (fast_commit): run e2fsck"
+            .into(),
+    )
+}
+
+/// Writes log blocks from the ring's head on.
+fn write_ring(medium: &Medium, ring: &Ring, blocks: &[Arc<Block>]) -> Result<()> {
+    let mut rest = blocks;
+    for (start, count) in ring.runs_from_head(blocks.len() as u32) {
+        let (now, later) = rest.split_at((count as usize).min(rest.len()));
+        if !now.is_empty() {
+            medium.write(start, now)?;
+        }
+        rest = later;
     }
     Ok(())
 }

@@ -10,9 +10,9 @@
 //! handles; so a handle that fails or is run again has nothing to take back. The one exception is
 //! [`Allocator::reserve`], which must be the last step of its handle.
 
-mod adopt;
 mod blocks;
 mod inodes;
+mod named;
 mod ranges;
 mod search;
 #[cfg(test)]

@@ -96,7 +96,7 @@ fn touch(raw: &mut RawInode, now: Timestamp) {
     raw.version = raw.version.wrapping_add(1);
 }
 
-fn touch_dir(raw: &mut RawInode, now: Timestamp) {
+pub(super) fn touch_dir(raw: &mut RawInode, now: Timestamp) {
     raw.mtime = now;
     touch(raw, now);
 }
@@ -224,7 +224,7 @@ impl Fs {
             && raw.flags.contains(InodeFlags::INDEX)
     }
 
-    fn add_subdirectory(&self, raw: &mut RawInode) {
+    pub(super) fn add_subdirectory(&self, raw: &mut RawInode) {
         let links = raw.links.saturating_add(1);
         raw.links = if self.has_uncounted_links(raw) && (links > LINK_MAX || links == 2) { 1 } else { links };
     }
