@@ -3,7 +3,7 @@
 //!
 //! Deterministic: a workload and its states follow from a seed, and a failure prints it, with the shortest workload
 //! that still fails. `make crash` runs for long; `make test` runs a slice. Environment:
-//! `JOURNALFS_SEED` (1) the first seed, `JOURNALFS_CRASH_STATES` (1500) how many states to check in all,
+//! `JOURNALFS_SEED` (1) the first seed, `JOURNALFS_CRASH_STATES` (1000) how many states to check in all,
 //! `JOURNALFS_CRASH_OPERATIONS` (150) how long a workload is.
 
 mod image;
@@ -55,11 +55,11 @@ impl Configuration {
     }
 
     /// Runs one workload and checks its states. `Err`: what was found.
-    fn run(&self, seed: u64, operations: usize) -> Result<Checked, String> {
+    fn run(&self, seed: u64, operations: usize, states_max: u64) -> Result<Checked, String> {
         catch_unwind(AssertUnwindSafe(|| {
             let mut world = World::new(self.profile, &self.options(), seed);
             world.run(operations);
-            states::check_all(&world, &self.options(), seed)
+            states::check_all(&world, &self.options(), seed, states_max)
         }))
         .map_err(|panic| match panic.downcast_ref::<String>() {
             Some(text) => text.clone(),
@@ -68,12 +68,12 @@ impl Configuration {
     }
 
     /// The fewest operations, by halving, with which the seed still fails.
-    fn shrink(&self, seed: u64, operations: usize) -> (usize, String) {
+    fn shrink(&self, seed: u64, operations: usize, states_max: u64) -> (usize, String) {
         let (mut good, mut bad) = (0, operations);
         let mut found = String::new();
         while bad - good > 1 {
             let middle = good + (bad - good) / 2;
-            match self.run(seed, middle) {
+            match self.run(seed, middle, states_max) {
                 Ok(_) => good = middle,
                 Err(text) => (bad, found) = (middle, text),
             }
@@ -89,6 +89,7 @@ fn number(name: &str, default: u64) -> u64 {
 /// Checks workloads, each configuration in turn, in parallel, until there are as many states as wanted.
 fn check(first_seed: u64, wanted: u64, operations: usize, shrink: bool) -> Result<Checked, String> {
     let next = AtomicU64::new(0);
+    let states_max = wanted.div_ceil(CONFIGURATIONS.len() as u64);
     let total = Mutex::new(Checked::default());
     let failure = Mutex::new(None);
     std::thread::scope(|scope| {
@@ -101,14 +102,14 @@ fn check(first_seed: u64, wanted: u64, operations: usize, shrink: bool) -> Resul
                 }
                 let configuration = &CONFIGURATIONS[job as usize % CONFIGURATIONS.len()];
                 let seed = first_seed + job / CONFIGURATIONS.len() as u64;
-                match configuration.run(seed, operations) {
+                match configuration.run(seed, operations, states_max) {
                     Ok(checked) => total.lock().unwrap().add(checked),
                     Err(text) => {
                         if !shrink {
                             failure.lock().unwrap().get_or_insert(text);
                             return;
                         }
-                        let (operations, shorter) = configuration.shrink(seed, operations);
+                        let (operations, shorter) = configuration.shrink(seed, operations, states_max);
                         *failure.lock().unwrap() = Some(format!(
                             "{configuration:?}\nJOURNALFS_SEED={seed}: {text}\n\
                              shrunk to JOURNALFS_CRASH_OPERATIONS={operations}: {shorter}"
@@ -130,7 +131,7 @@ fn check(first_seed: u64, wanted: u64, operations: usize, shrink: bool) -> Resul
 fn nothing_acknowledged_is_lost() {
     let seed = number("JOURNALFS_SEED", 1);
     let operations = number("JOURNALFS_CRASH_OPERATIONS", 150) as usize;
-    match check(seed, number("JOURNALFS_CRASH_STATES", 1500), operations, true) {
+    match check(seed, number("JOURNALFS_CRASH_STATES", 1000), operations, true) {
         Ok(checked) => println!("from seed {seed}: {checked}"),
         Err(text) => panic!("{text}"),
     }

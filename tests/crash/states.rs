@@ -21,6 +21,8 @@ const EXHAUSTIVE_WRITES: usize = 6;
 const SAMPLES: u64 = 40;
 /// States with torn writes, for each cut with pending writes.
 const TORN: u64 = 6;
+/// About how many states a workload has for each of its writes.
+const STATES_PER_WRITE: u64 = 15;
 /// Every so many states, others recover too.
 const E2FSCK_EVERY: u64 = 47;
 const TWICE_EVERY: u64 = 31;
@@ -134,14 +136,19 @@ fn put(device: &MemoryDevice, event: &Event, mut keep: impl FnMut(usize, usize) 
     }
 }
 
-/// Checks every cut of a workload's record.
-pub(crate) fn check_all(world: &World, options: &MountOptions, seed: u64) -> Checked {
+/// Checks the cuts of a workload's record: every one, or as many as make about `states_max` states.
+pub(crate) fn check_all(world: &World, options: &MountOptions, seed: u64, states_max: u64) -> Checked {
     let events = world.events();
+    let writes = events.iter().filter(|event| matches!(event, Event::Write { .. })).count() as u64;
+    let every = (writes * STATES_PER_WRITE / states_max.max(1)).max(1);
     let mut random = Random::new(seed ^ 0x5eed);
     let mut tracker = Tracker::new(world.initial());
     let mut checked = Checked::default();
     for at in 0..events.len() {
         if !tracker.take(&events, at) || at < world.mounted_at() {
+            continue;
+        }
+        if every > 1 && random.below(every) > 0 {
             continue;
         }
         let pending = tracker.pending();
