@@ -110,8 +110,8 @@ fn a_block_device_has_one_user_and_the_kernel_respects_it() {
 
 #[test]
 fn an_image_in_use_as_a_file_is_not_to_be_had_through_a_loop_device() {
-    let Some(on) = Loop::new(4 << 20, &[]) else { return };
     use nix::fcntl::{Flock, FlockArg};
+    let Some(on) = Loop::new(4 << 20, &[]) else { return };
     let file = on.image.reopen().unwrap();
     let lock = Flock::lock(file, FlockArg::LockExclusiveNonblock).unwrap();
     let why = refusal(&on.device);

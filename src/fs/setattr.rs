@@ -6,7 +6,7 @@ use super::{acl, inode_table, Fs, InodeState};
 use crate::cache::Handle;
 use crate::error::Result;
 use crate::format::geometry::Geometry;
-use crate::format::inode::{FileKind, RawInode};
+use crate::format::inode::{FileKind, InodeFlags, RawInode};
 use crate::units::InodeNr;
 
 impl Attr {
@@ -14,12 +14,14 @@ impl Attr {
     pub fn of(nr: InodeNr, state: &InodeState, geometry: &Geometry) -> Self {
         let raw = &state.raw;
         let held = state.data.as_ref().map_or(0, |data| data.held());
+        // What lies in the inode itself counts as the sectors it would fill, as ext4 counts it.
+        let inline = if raw.flags.contains(InodeFlags::INLINE_DATA) { raw.size.div_ceil(512) } else { 0 };
         let device = matches!(raw.kind(), Some(FileKind::CharDevice | FileKind::BlockDevice));
         Self {
             nr,
             generation: raw.generation,
             size: state.size(),
-            blocks: raw.blocks + held * u64::from(geometry.sectors_per_block()),
+            blocks: raw.blocks + held * u64::from(geometry.sectors_per_block()) + inline,
             atime: raw.atime,
             mtime: raw.mtime,
             ctime: raw.ctime,

@@ -29,13 +29,13 @@ impl Replay<'_> {
             return Err(Self::corrupt(nr, why));
         }
         if let Some(old) = old {
-            let raw = changed(wanted, &old);
+            let raw = changed(&wanted, &old);
             return self.update(|h| {
                 self.fs.note_large_file(h, raw.size)?;
                 inode_table::write(h, &self.fs.geometry, nr, &raw)
             });
         }
-        let raw = made(wanted);
+        let raw = made(&wanted);
         self.update(|h| {
             self.fs.allocator.claim_inode(h, nr, raw.is_dir())?;
             self.fs.note_large_file(h, raw.size)?;
@@ -87,8 +87,8 @@ impl Replay<'_> {
 }
 
 /// An inode that was in use and is now as `wanted` says.
-fn changed(wanted: RawInode, old: &RawInode) -> RawInode {
-    let mut raw = RawInode { blocks: old.blocks, ..wanted };
+fn changed(wanted: &RawInode, old: &RawInode) -> RawInode {
+    let mut raw = RawInode { blocks: old.blocks, ..wanted.clone() };
     raw.flags = wanted.flags.difference(STRUCTURAL) | (old.flags & STRUCTURAL);
     if raw.maps_blocks() || old.maps_blocks() {
         raw.block = old.block;
@@ -100,8 +100,8 @@ fn changed(wanted: RawInode, old: &RawInode) -> RawInode {
 }
 
 /// An inode that is new: without blocks, and a directory without entries and links until its name comes.
-fn made(wanted: RawInode) -> RawInode {
-    let mut raw = RawInode { blocks: 0, dtime: 0, ..wanted };
+fn made(wanted: &RawInode) -> RawInode {
+    let mut raw = RawInode { blocks: 0, dtime: 0, ..wanted.clone() };
     if raw.maps_blocks() {
         raw.block = [0; ROOT_BYTES];
         if raw.has_extents() {

@@ -11,6 +11,7 @@ use crate::units::InodeNr;
 
 /// A directory entry of a record.
 #[derive(Clone, PartialEq, Eq)]
+#[allow(clippy::struct_field_names)]
 pub(super) struct Name {
     pub(super) parent: InodeNr,
     pub(super) nr: InodeNr,
