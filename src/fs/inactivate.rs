@@ -84,10 +84,9 @@ impl Fs {
         self.orphan_remove(h, nr)?;
         inode_table::clear(h, &self.geometry, nr, raw, self.now().seconds as u32)?;
         self.allocator.free_inode(h, nr, is_dir)?;
-        if self.kernel_holds_inodes() {
-            let allocator = self.allocator.clone();
-            h.on_publish(move || allocator.hold_inode(nr));
-        }
+        // Until what memory has of it is gone too, and the kernel has let go of it: `let_go`.
+        let allocator = self.allocator.clone();
+        h.on_publish(move || allocator.hold_inode(nr));
         Ok(())
     }
 

@@ -226,3 +226,29 @@ fn cuts_with_indirect_blocks() {
 fn cuts_with_two_flushes_and_logged_data() {
     cut_stress(mkfs::Profile::Journalfs, 1024, &["data=journal", "nojournal_async_commit"]);
 }
+
+#[test]
+fn a_number_that_is_used_again_is_a_new_file() {
+    let m = make(mkfs::Profile::Journalfs, 4096, 64, "").mount(&[]);
+    let fs = &m.fs;
+    std::thread::scope(|scope| {
+        for which in 1..=THREADS as u8 {
+            scope.spawn(move || {
+                let name = [b'0' + which];
+                // Much delayed data makes the end of a file long, and little makes the next one's begin early.
+                let len = if which % 2 == 0 { 900_000 } else { 3000 };
+                for round in 0..300 {
+                    let nr = fs.mknod(InodeNr::ROOT, &name, 0o100_644, 0, 0, &ROOT).unwrap().nr;
+                    fs.write(nr, 0, &vec![which; len], &ROOT, false).unwrap();
+                    assert!(content(fs, nr) == vec![which; len], "round {round}");
+                    if round % 3 == 0 {
+                        fs.fsync(nr, false, 0).unwrap();
+                        assert!(content(fs, nr) == vec![which; len], "round {round}, synced");
+                    }
+                    fs.unlink(InodeNr::ROOT, &name).unwrap();
+                }
+            });
+        }
+    });
+    m.end("reused numbers");
+}
