@@ -1,5 +1,5 @@
 //! Deliberate faults, for the crash tests to prove that they can fail: each breaks one rule of docs/DESIGN.md.
-//! Compiled in with the feature `fault-injection` only; without it [`injected`] is `false`, a constant.
+//! Compiled in with the feature `fault-injection` only; without it `injected` is `false`, a constant.
 
 /// What can be broken.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]

@@ -2,7 +2,7 @@
 //!
 //! The layers, from the top; calls go downwards only (docs/DESIGN.md has the reasons):
 //! `fuse` (VFS requests) → [`fs`] (the file system) → [`cache`] (blocks, inodes, handles) →
-//! [`journal`] (transactions, commit, checkpoint, recovery) → [`format`] (records, no I/O) and
+//! [`journal`] (transactions, commit, checkpoint, recovery) → [`mod@format`] (records, no I/O) and
 //! [`device`] (where the bytes live).
 #![deny(unsafe_code)]
 

@@ -2,7 +2,7 @@
 //!
 //! A group that mke2fs left uninitialised (BLOCK_UNINIT, INODE_UNINIT) has no bitmap on the disk yet:
 //! reading computes it, the first change writes it. A bitmap's checksum lies in its descriptor, so both change
-//! together ([`modify_block_bitmap`], [`modify_inode_bitmap`]).
+//! together (`modify_block_bitmap`, `modify_inode_bitmap`).
 
 use super::alloc::zones::Zones;
 use crate::cache::{Handle, ReadBlock};

@@ -1,7 +1,7 @@
 //! Inode records in their table blocks.
 //!
 //! `i_dtime` of an inode in use belongs to the orphan list (it holds the next orphan's number, also of an inode
-//! with links whose truncation is under way), so [`write`] leaves it alone; [`set_next_orphan`] and [`clear`] change it.
+//! with links whose truncation is under way), so [`write()`] leaves it alone; [`set_next_orphan`] and [`clear`] change it.
 
 use super::groups;
 use crate::cache::{Handle, ReadBlock};

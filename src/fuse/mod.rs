@@ -1,7 +1,7 @@
 //! The front-end: what the kernel's FUSE driver asks, answered by a file system in this process.
 //!
-//! [`Service`](service::Service) says what a request means; a transport brings requests and takes answers back:
-//! [`device`] is our own, [`Front`](front::Front) fuser's. Another would sit beside them.
+//! `Service` says what a request means; a transport brings requests and takes answers back:
+//! `device` is our own, `Front` fuser's. Another would sit beside them.
 
 pub mod control;
 mod convert;

@@ -5,7 +5,7 @@
 //! ext4's own replay changes the file system in place, step by step, and must be able to start again from any half-way
 //! state. Here everything happens in memory, in the one transaction of a journal that never commits
 //! ([`Journal::in_memory`]); what comes out is a set of blocks, which becomes an ordinary transaction of the log
-//! ([`replay::replace`]) or, on a read-only device, is read instead of those at home.
+//! (`replay::replace`) or, on a read-only device, is read instead of those at home.
 //!
 //! Invariants:
 //! 1. Blocks that the fast commits give to files are reserved before the first record is done, so that
