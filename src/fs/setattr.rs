@@ -15,7 +15,11 @@ impl Attr {
         let raw = &state.raw;
         let held = state.data.as_ref().map_or(0, |data| data.held());
         // What lies in the inode itself counts as the sectors it would fill, as ext4 counts it.
-        let inline = if raw.flags.contains(InodeFlags::INLINE_DATA) { raw.size.div_ceil(512) } else { 0 };
+        let inline = if raw.is_regular() && raw.flags.contains(InodeFlags::INLINE_DATA) {
+            raw.size.div_ceil(512)
+        } else {
+            0
+        };
         let device = matches!(raw.kind(), Some(FileKind::CharDevice | FileKind::BlockDevice));
         Self {
             nr,
