@@ -292,13 +292,12 @@ fn recover(image: &Image, promised: &Promised, round: u64, what: &str) {
 #[test]
 fn journal_left_dirty_by_the_kernel() {
     needs_root!();
-    // The fast_commit round is known to fail now and then (times only; README, "What does not, yet"): `make kill` runs it.
-    for round in 0..rounds(3) {
-        let (kernel_type, arguments): (_, &[&str]) = [
-            ("ext4", &[][..]),
-            ("ext3", &[]),
-            ("ext4", &["-O", "^metadata_csum"]),
-            ("ext4", &["-b", "1024", "-O", "orphan_file,fast_commit"]),
+    for round in 0..rounds(4) {
+        let (kernel_type, arguments, scope): (_, &[&str], _) = [
+            ("ext4", &[][..], Scope::Exact),
+            ("ext3", &[], Scope::Exact),
+            ("ext4", &["-O", "^metadata_csum"], Scope::Exact),
+            ("ext4", &["-b", "1024", "-O", "orphan_file,fast_commit"], Scope::Replayed),
         ][round as usize % 4];
         let image = Image::mke2fs(256 << 20, kernel_type, arguments);
         let mounted = Mounted::kernel(&image, "");
@@ -315,7 +314,15 @@ fn journal_left_dirty_by_the_kernel() {
         assert_kept(mounted.root(), &promised, &format!("round {round}"));
         mounted.unmount();
         by_us.assert_clean();
-        Mounted::kernel(&by_kernel, "noatime").unmount();
+        match Mounted::try_kernel(&by_kernel, "noatime") {
+            Ok(mounted) => mounted.unmount(),
+            // Now and then the kernel refuses fast commits that it wrote itself; then what was promised must do.
+            Err(refusal) if scope == Scope::Replayed => {
+                eprintln!("round {round}: the kernel refuses its own fast commits: {refusal}");
+                continue;
+            }
+            Err(refusal) => panic!("round {round}: {refusal}"),
+        }
         let snapshot = |image: &Image| {
             let mounted = Mounted::kernel(image, "ro");
             let snapshot = Snapshot::take(mounted.root());
@@ -324,7 +331,7 @@ fn journal_left_dirty_by_the_kernel() {
         };
         snapshot(&by_us).assert_same(
             &snapshot(&by_kernel),
-            Scope::Exact,
+            scope,
             &format!("round {round}: our recovery and the kernel's"),
         );
     }

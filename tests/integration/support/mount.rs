@@ -7,7 +7,7 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use super::environment::{driver, program, scratch, Driver};
-use super::{ok, run, Image};
+use super::{run, Image};
 
 /// A daemon that takes longer than this to mount is taken for hung.
 const MOUNT_LIMIT: Duration = Duration::from_secs(60);
@@ -84,15 +84,28 @@ impl Mounted {
         Self::kernel_at(&image.path(), image.kernel_type(), options)
     }
 
+    /// As [`Mounted::kernel`]; `Err` is what mount(8) says where it refuses.
+    pub(crate) fn try_kernel(image: &Image, options: &str) -> Result<Self, String> {
+        Self::try_kernel_at(&image.path(), image.kernel_type(), options)
+    }
+
     /// As [`Mounted::kernel`], of any file as type `kernel_type`.
     pub(crate) fn kernel_at(image: &Path, kernel_type: &str, options: &str) -> Self {
+        Self::try_kernel_at(image, kernel_type, options).unwrap_or_else(|refusal| panic!("{refusal}"))
+    }
+
+    fn try_kernel_at(image: &Path, kernel_type: &str, options: &str) -> Result<Self, String> {
         let directory = mount_point();
         let mut command = Command::new("mount");
         command.args(["-t", kernel_type, "-o"]);
         command.arg(format!("loop,{}", kernel_options(options)));
         command.arg(image).arg(directory.path());
-        ok(&mut command, MOUNT_LIMIT);
-        Self { directory: Some(directory), image: image.to_path_buf(), daemon: None }
+        let output = run(&mut command, MOUNT_LIMIT);
+        if output.status.success() {
+            Ok(Self { directory: Some(directory), image: image.to_path_buf(), daemon: None })
+        } else {
+            Err(format!("{command:?}: {}: {}", output.status, output.text()))
+        }
     }
 
     /// The mounted root directory.
