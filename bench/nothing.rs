@@ -235,7 +235,7 @@ impl Operations for Nothing {
         Ok(node.attr)
     }
 
-    fn link(&self, nr: InodeNr, new_parent: InodeNr, new_name: &[u8]) -> Result<Attr> {
+    fn link(&self, nr: InodeNr, new_parent: InodeNr, new_name: &[u8], _caller: &Caller) -> Result<Attr> {
         let mut tree = self.tree();
         if tree.node(new_parent)?.names.contains_key(new_name) {
             return Err(Error::Exists);
@@ -282,6 +282,10 @@ impl Operations for Nothing {
             tree.node(nr)?.parent = new_parent;
         }
         Ok(())
+    }
+
+    fn tmpfile(&self, _parent: InodeNr, _mode: u32, _umask: u32, _caller: &Caller) -> Result<Attr> {
+        Err(Error::NotSupported)
     }
 
     fn open(&self, nr: InodeNr, _flags: i32) -> Result<()> {
@@ -338,7 +342,7 @@ impl Operations for Nothing {
         Ok(())
     }
 
-    fn fallocate(&self, _nr: InodeNr, _mode: i32, _offset: u64, _len: u64) -> Result<()> {
+    fn fallocate(&self, _nr: InodeNr, _mode: i32, _offset: u64, _len: u64, _caller: &Caller) -> Result<()> {
         Err(Error::NotSupported)
     }
 

@@ -28,6 +28,7 @@ pub struct Handle<'a> {
     effects: Effects,
     credits: u32,
     after_data: bool,
+    spares_reserve: bool,
     hooks: Vec<Box<dyn FnOnce() + 'a>>,
 }
 
@@ -41,6 +42,7 @@ impl<'a> Handle<'a> {
             effects: Effects::default(),
             credits,
             after_data: false,
+            spares_reserve: false,
             hooks: Vec::new(),
         }
     }
@@ -106,6 +108,16 @@ impl<'a> Handle<'a> {
     /// commit flushes the device before it writes to the log (rule J4).
     pub fn reaches_in_place_data(&mut self) {
         self.after_data = true;
+    }
+
+    /// Says that this handle works for a program that may not use the superuser's share of the space.
+    pub fn spare_reserve(&mut self) {
+        self.spares_reserve = true;
+    }
+
+    /// Whether [`spare_reserve`](Self::spare_reserve) was called.
+    pub fn spares_reserve(&self) -> bool {
+        self.spares_reserve
     }
 
     /// Block ranges whose bits this handle has set in a bitmap.

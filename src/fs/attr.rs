@@ -35,7 +35,12 @@ impl Caller {
     /// Whether it may keep or give the set-group-ID bit on a file of group `gid`: it is in that group
     /// or the superuser.
     pub fn keeps_sgid(&self, gid: u32) -> bool {
-        self.is_root() || self.gid == gid || supplementary_groups(self.pid).contains(&gid)
+        self.is_root() || self.is_in_group(gid)
+    }
+
+    /// Whether `gid` is one of its groups.
+    pub fn is_in_group(&self, gid: u32) -> bool {
+        self.gid == gid || supplementary_groups(self.pid).contains(&gid)
     }
 }
 

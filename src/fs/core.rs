@@ -1,6 +1,7 @@
 //! [`Fs`] itself: what a mounted file system holds, and what every operation needs of it.
 
 use super::alloc::Allocator;
+use super::attr::Caller;
 use super::inode::{Inode, InodeCache, InodeState};
 use super::inode_table;
 use super::orphan::Orphans;
@@ -182,6 +183,32 @@ impl Fs {
             result = self.cache.update(credits, &mut f);
         }
         self.noting(result)
+    }
+
+    /// As [`update`](Self::update), for a caller who may not be allowed to use the superuser's share of the space.
+    pub(crate) fn update_for<R>(
+        &self,
+        caller: &Caller,
+        credits: u32,
+        mut f: impl FnMut(&mut Handle<'_>) -> Result<R>,
+    ) -> Result<(Tid, R)> {
+        let privileged = self.may_use_reserve(caller);
+        self.update(credits, |h| {
+            if !privileged {
+                h.spare_reserve();
+            }
+            f(h)
+        })
+    }
+
+    /// Whether the superuser's share of the space (`s_r_blocks_count`) is for this caller too: the superuser, and
+    /// whom the superblock names.
+    pub(crate) fn may_use_reserve(&self, caller: &Caller) -> bool {
+        let (uid, gid) = {
+            let sb = self.superblock.lock();
+            (u32::from(sb.def_resuid), u32::from(sb.def_resgid))
+        };
+        caller.is_root() || caller.uid == uid || gid != 0 && caller.is_in_group(gid)
     }
 
     /// Passes a result on, after doing what `errors=` says when it is a corrupt structure.

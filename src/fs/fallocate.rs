@@ -1,5 +1,6 @@
 //! fallocate: allocating ahead, punching holes, zeroing ranges. FUSE carries no other mode.
 
+use super::attr::Caller;
 use super::inode::{Inode, InodeState};
 use super::{inode_table, map, Fs};
 use crate::cache::Handle;
@@ -24,7 +25,7 @@ type Edges = Vec<(BlockNr, Arc<Block>)>;
 impl Fs {
     /// Does what fallocate(2) says for the modes 0, KEEP_SIZE, PUNCH_HOLE and ZERO_RANGE; EOPNOTSUPP for others, and
     /// where the file has no extents and the mode needs unwritten ones.
-    pub fn fallocate(&self, nr: InodeNr, mode: i32, offset: u64, len: u64) -> Result<()> {
+    pub fn fallocate(&self, nr: InodeNr, mode: i32, offset: u64, len: u64, caller: &Caller) -> Result<()> {
         let keep_size = mode & libc::FALLOC_FL_KEEP_SIZE != 0;
         let what = mode & !libc::FALLOC_FL_KEEP_SIZE;
         if len == 0 {
@@ -56,9 +57,9 @@ impl Fs {
             }
             self.punch(&inode, &mut state, offset, end)
         } else if what == 0 {
-            self.allocate_ahead(&inode, &mut state, offset, end, keep_size)
+            self.allocate_ahead(&inode, &mut state, offset, end, keep_size, caller)
         } else {
-            self.zero_range(&inode, &mut state, offset, end, keep_size)
+            self.zero_range(&inode, &mut state, offset, end, keep_size, caller)
         };
         self.noting(result)?;
         let now = self.now();
@@ -76,6 +77,7 @@ impl Fs {
         offset: u64,
         end: u64,
         keep_size: bool,
+        caller: &Caller,
     ) -> Result<()> {
         if !keep_size && end > state.size() {
             self.zero_tail(inode, state)?;
@@ -87,16 +89,17 @@ impl Fs {
         loop {
             let goal = map::goal(&self.geometry, &*self.cache, inode.nr, &state.raw, FileBlock(at as u32))?;
             let credits = RUNS_PER_HANDLE * 12;
-            let (tid, (raw, next)) = self.update(credits.min(self.journal.credits_max()), |h| {
-                let mut raw = state.raw.clone();
-                let next = self.fill_holes(h, inode.nr, &mut raw, at..last, goal)?;
-                if !keep_size {
-                    raw.size = raw.size.max(end.min(next * block_bytes));
-                    self.note_large_file(h, raw.size)?;
-                }
-                inode_table::write(h, &self.geometry, inode.nr, &raw)?;
-                Ok((raw, next))
-            })?;
+            let (tid, (raw, next)) =
+                self.update_for(caller, credits.min(self.journal.credits_max()), |h| {
+                    let mut raw = state.raw.clone();
+                    let next = self.fill_holes(h, inode.nr, &mut raw, at..last, goal)?;
+                    if !keep_size {
+                        raw.size = raw.size.max(end.min(next * block_bytes));
+                        self.note_large_file(h, raw.size)?;
+                    }
+                    inode_table::write(h, &self.geometry, inode.nr, &raw)?;
+                    Ok((raw, next))
+                })?;
             state.publish(raw, tid, true);
             if next >= last {
                 return Ok(());
@@ -171,6 +174,7 @@ impl Fs {
         offset: u64,
         end: u64,
         keep_size: bool,
+        caller: &Caller,
     ) -> Result<()> {
         let edges = self.zeroed_edges(inode.nr, state, offset, end)?;
         let blocks = self.whole_blocks(offset, end);
@@ -196,7 +200,7 @@ impl Fs {
                 break;
             }
         }
-        self.allocate_ahead(inode, state, offset, end, keep_size)
+        self.allocate_ahead(inode, state, offset, end, keep_size, caller)
     }
 
     /// The file blocks that lie wholly in a range of bytes.

@@ -56,6 +56,7 @@ impl Fs {
             state.opens == 0 && state.raw.links == 0 && !state.dead
         };
         if last {
+            inode.set_unlinked();
             self.inactivate(&inode)
         } else {
             Ok(())
@@ -208,7 +209,7 @@ impl Fs {
         if self.has_capability(nr, &state)? {
             self.take_capability(nr, &mut state)?;
         }
-        self.noting(self.buffer(inode, &mut state, offset, bytes, caller.uid == 0))?;
+        self.noting(self.buffer(inode, &mut state, offset, bytes, self.may_use_reserve(caller)))?;
         let now = self.now();
         state.raw.mtime = now;
         state.raw.ctime = now;

@@ -57,6 +57,8 @@ pub struct InodeState {
     pub in_place_stamp: u64,
     /// On the list of inodes with something to write.
     pub listed: bool,
+    /// Made without a name (O_TMPFILE): it may get a first one.
+    pub(crate) linkable: bool,
 }
 
 impl InodeState {
@@ -81,6 +83,7 @@ impl InodeState {
             absent: Absent::default(),
             in_place_stamp: 0,
             listed: false,
+            linkable: false,
         }
     }
 

@@ -142,7 +142,7 @@ impl Fs {
             return Err(Error::NotPermitted);
         }
         let now = self.now();
-        let (tid, raw) = self.update(xattr::CREDITS, |h| {
+        let (tid, raw) = self.update_for(caller, xattr::CREDITS, |h| {
             let mut raw = state.raw.clone();
             raw.ctime = now;
             change(self, h, &mut raw)?;

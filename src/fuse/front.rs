@@ -338,9 +338,10 @@ impl<O: Operations> fuser::Filesystem for Front<O> {
         self.on_change(newparent, reply, rename, |reply, ()| reply.ok());
     }
 
-    fn link(&self, _req: &Request, ino: INodeNo, newparent: INodeNo, newname: &OsStr, reply: ReplyEntry) {
+    fn link(&self, req: &Request, ino: INodeNo, newparent: INodeNo, newname: &OsStr, reply: ReplyEntry) {
+        let caller = caller(req);
         let newname = newname.as_bytes().to_vec();
-        let link = move |service: &Service<O>| service.link(ino.0, newparent.0, &newname);
+        let link = move |service: &Service<O>| service.link(ino.0, newparent.0, &newname, &caller);
         self.on_change(newparent, reply, link, self.send_entry());
     }
 
@@ -568,7 +569,7 @@ impl<O: Operations> fuser::Filesystem for Front<O> {
 
     fn fallocate(
         &self,
-        _req: &Request,
+        req: &Request,
         ino: INodeNo,
         _fh: FileHandle,
         offset: u64,
@@ -576,7 +577,8 @@ impl<O: Operations> fuser::Filesystem for Front<O> {
         mode: i32,
         reply: ReplyEmpty,
     ) {
-        let allocate = move |service: &Service<O>| service.fallocate(ino.0, mode, offset, length);
+        let caller = caller(req);
+        let allocate = move |service: &Service<O>| service.fallocate(ino.0, mode, offset, length, &caller);
         self.on(Lane::Worker, reply, allocate, |reply, ()| reply.ok());
     }
 

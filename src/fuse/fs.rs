@@ -56,8 +56,8 @@ impl Operations for Fs {
         Fs::symlink(self, parent, name, target, caller)
     }
 
-    fn link(&self, nr: InodeNr, new_parent: InodeNr, new_name: &[u8]) -> Result<Attr> {
-        Fs::link(self, nr, new_parent, new_name)
+    fn link(&self, nr: InodeNr, new_parent: InodeNr, new_name: &[u8], caller: &Caller) -> Result<Attr> {
+        Fs::link(self, nr, new_parent, new_name, caller)
     }
 
     fn unlink(&self, parent: InodeNr, name: &[u8]) -> Result<()> {
@@ -78,6 +78,10 @@ impl Operations for Fs {
         caller: &Caller,
     ) -> Result<()> {
         Fs::rename(self, parent, name, new_parent, new_name, flags, caller)
+    }
+
+    fn tmpfile(&self, parent: InodeNr, mode: u32, umask: u32, caller: &Caller) -> Result<Attr> {
+        Fs::tmpfile(self, parent, mode, umask, caller)
     }
 
     fn open(&self, nr: InodeNr, flags: i32) -> Result<()> {
@@ -108,8 +112,8 @@ impl Operations for Fs {
         Fs::readdir(self, nr, cookie, emit)
     }
 
-    fn fallocate(&self, nr: InodeNr, mode: i32, offset: u64, len: u64) -> Result<()> {
-        Fs::fallocate(self, nr, mode, offset, len)
+    fn fallocate(&self, nr: InodeNr, mode: i32, offset: u64, len: u64, caller: &Caller) -> Result<()> {
+        Fs::fallocate(self, nr, mode, offset, len, caller)
     }
 
     fn seek(&self, nr: InodeNr, offset: u64, whence: i32) -> Result<u64> {

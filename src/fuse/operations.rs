@@ -39,7 +39,7 @@ pub trait Operations: Send + Sync + 'static {
     /// Makes a symbolic link.
     fn symlink(&self, parent: InodeNr, name: &[u8], target: &[u8], caller: &Caller) -> Result<Attr>;
     /// Gives an inode another name.
-    fn link(&self, nr: InodeNr, new_parent: InodeNr, new_name: &[u8]) -> Result<Attr>;
+    fn link(&self, nr: InodeNr, new_parent: InodeNr, new_name: &[u8], caller: &Caller) -> Result<Attr>;
     /// Removes a name that is not a directory's.
     fn unlink(&self, parent: InodeNr, name: &[u8]) -> Result<()>;
     /// Removes an empty directory.
@@ -54,6 +54,8 @@ pub trait Operations: Send + Sync + 'static {
         flags: RenameFlags,
         caller: &Caller,
     ) -> Result<()>;
+    /// Makes a regular file without a name, open.
+    fn tmpfile(&self, parent: InodeNr, mode: u32, umask: u32, caller: &Caller) -> Result<Attr>;
     /// Notes an open file; refuses what the inode's flags forbid.
     fn open(&self, nr: InodeNr, flags: i32) -> Result<()>;
     /// Undoes one [`Operations::open`].
@@ -69,7 +71,7 @@ pub trait Operations: Send + Sync + 'static {
     /// Calls `emit` for each entry behind `cookie` (0: from the start) until it returns false.
     fn readdir(&self, nr: InodeNr, cookie: u64, emit: &mut dyn FnMut(DirEntry<'_>) -> bool) -> Result<()>;
     /// `fallocate(2)`.
-    fn fallocate(&self, nr: InodeNr, mode: i32, offset: u64, len: u64) -> Result<()>;
+    fn fallocate(&self, nr: InodeNr, mode: i32, offset: u64, len: u64, caller: &Caller) -> Result<()>;
     /// `SEEK_DATA` and `SEEK_HOLE`.
     fn seek(&self, nr: InodeNr, offset: u64, whence: i32) -> Result<u64>;
     /// `copy_file_range(2)`.

@@ -235,8 +235,8 @@ impl<O: Operations> Service<O> {
     }
 
     /// LINK.
-    pub(super) fn link(&self, node: u64, parent: u64, name: &[u8]) -> Result<Attr> {
-        let attr = self.ops.link(inode_of(node)?, inode_of(parent)?, name)?;
+    pub(super) fn link(&self, node: u64, parent: u64, name: &[u8], caller: &Caller) -> Result<Attr> {
+        let attr = self.ops.link(inode_of(node)?, inode_of(parent)?, name, caller)?;
         self.give(attr)
     }
 
@@ -266,6 +266,13 @@ impl<O: Operations> Service<O> {
             Err(error) => return Err(error),
         };
         let attr = self.give(attr)?;
+        self.references.add(attr.nr);
+        Ok(attr)
+    }
+
+    /// TMPFILE.
+    pub(super) fn tmpfile(&self, parent: u64, mode: u32, umask: u32, caller: &Caller) -> Result<Attr> {
+        let attr = self.give(self.ops.tmpfile(inode_of(parent)?, mode, umask, caller)?)?;
         self.references.add(attr.nr);
         Ok(attr)
     }
@@ -464,8 +471,15 @@ impl<O: Operations> Service<O> {
     }
 
     /// FALLOCATE.
-    pub(super) fn fallocate(&self, node: u64, mode: i32, offset: u64, len: u64) -> Result<()> {
-        self.ops.fallocate(inode_of(node)?, mode, offset, len)
+    pub(super) fn fallocate(
+        &self,
+        node: u64,
+        mode: i32,
+        offset: u64,
+        len: u64,
+        caller: &Caller,
+    ) -> Result<()> {
+        self.ops.fallocate(inode_of(node)?, mode, offset, len, caller)
     }
 
     /// LSEEK, which only `SEEK_DATA` and `SEEK_HOLE` send.

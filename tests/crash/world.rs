@@ -286,7 +286,7 @@ impl World {
             return;
         }
         self.touch_path(&to);
-        match self.fs.link(self.objects[id].nr, self.dirs[to.0], to.1.as_bytes()) {
+        match self.fs.link(self.objects[id].nr, self.dirs[to.0], to.1.as_bytes(), &ROOT) {
             Ok(_) => {
                 self.files.insert(to, id);
             }
@@ -353,7 +353,7 @@ impl World {
         let nr = self.objects[id].nr;
         self.touch_content(nr);
         let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
-        match self.fs.fallocate(nr, mode, at, len) {
+        match self.fs.fallocate(nr, mode, at, len, &ROOT) {
             Ok(()) => {
                 let end = (at + len).min(size) as usize;
                 self.objects[id].content[at as usize..end].fill(0);

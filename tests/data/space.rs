@@ -146,7 +146,7 @@ fn preallocation_holes_and_seek() {
         let m = made.mount(&[]);
         let b = made.block_bytes;
         let nr = m.file("f");
-        let fallocate = |mode, from: u64, len: u64| m.fs.fallocate(nr, mode, from, len);
+        let fallocate = |mode, from: u64, len: u64| m.fs.fallocate(nr, mode, from, len, &ROOT);
         let seek = |at: u64, whence| m.fs.seek(nr, at, whence).map_err(|e| e.errno());
         m.write(nr, 0, b'x', 10 * b as usize);
         m.write(nr, 20 * b, b'x', 2 * b as usize);
@@ -207,7 +207,7 @@ fn delayed_data_finds_room_for_its_map_in_free_space_in_pieces() {
     }
     m.fs.sync().unwrap();
     for block in (0..blocks).step_by(2) {
-        m.fs.fallocate(nr, KEEP | PUNCH, block * 1024, 1024).unwrap();
+        m.fs.fallocate(nr, KEEP | PUNCH, block * 1024, 1024, &ROOT).unwrap();
     }
     m.fs.sync().unwrap();
     // Fill it again, delayed; then directories take what they can get.

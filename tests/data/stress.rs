@@ -92,7 +92,7 @@ fn program(fs: &Fs, which: u64, operations: u64, until: Instant, position: &dyn 
             11..=12 => {
                 let (at, len) =
                     (random.below(model.len() as u64 + 1) as usize, 1 + random.below(50_000) as usize);
-                if tolerate(fs.fallocate(nr, 3, at as u64, len as u64)).is_some() {
+                if tolerate(fs.fallocate(nr, 3, at as u64, len as u64, &ROOT)).is_some() {
                     let end = model.len().min(at + len);
                     model[at.min(end)..end].fill(0);
                 }

@@ -3,9 +3,12 @@
 use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
-use std::os::unix::fs::FileExt;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::process::Command;
 use std::time::Duration;
+
+use rustix::fs::AtFlags;
 
 use crate::support::{needs_root, ok, Image, Mounted};
 
@@ -47,6 +50,41 @@ fn appended_lines_are_whole() {
         assert!(seen.insert((thread, index)), "twice: {line}");
     }
     assert_eq!(seen.len(), 8 * 300);
+    mounted.unmount();
+}
+
+/// O_TMPFILE: a file gets its name when it is whole, or never had one.
+#[test]
+fn files_without_a_name() {
+    needs_root!();
+    let image = Image::formatted(64 << 20, "journalfs", &[]);
+    let mounted = Mounted::new(&image, "");
+    let make = || {
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).custom_flags(rustix::fs::OFlags::TMPFILE.bits() as i32);
+        options.open(mounted.root()).expect("O_TMPFILE")
+    };
+    for index in 0..20 {
+        let mut file = make();
+        file.write_all(&vec![index; 10_000]).expect("write");
+        file.sync_all().expect("fsync");
+        assert_eq!(file.metadata().expect("stat").nlink(), 0);
+        if index % 2 == 0 {
+            let opened = format!("/proc/self/fd/{}", file.as_raw_fd());
+            let name = mounted.join(format!("whole-{index}"));
+            rustix::fs::linkat(rustix::fs::CWD, opened, rustix::fs::CWD, &name, AtFlags::SYMLINK_FOLLOW)
+                .expect("linkat");
+            assert_eq!(fs::metadata(name).expect("stat").nlink(), 1);
+        }
+    }
+    mounted.unmount();
+    image.assert_clean();
+    let mounted = Mounted::kernel(&image, "ro");
+    for index in (0..20).step_by(2) {
+        let found = fs::read(mounted.join(format!("whole-{index}"))).expect("read");
+        assert!(found == vec![index; 10_000]);
+    }
+    assert_eq!(fs::read_dir(mounted.root()).expect("list").count(), 11);
     mounted.unmount();
 }
 

@@ -16,13 +16,17 @@ const SEARCH_GROUPS_MAX: u32 = 16;
 
 impl Allocator {
     /// Takes up to `want` blocks in one run, as near behind `goal` as a run of that length is found, and
-    /// marks them in the bitmap. Leaves alone what [`hold_space`](Self::hold_space) has promised, and what mapping that
-    /// may need where free space is in pieces.
+    /// marks them in the bitmap. Leaves alone what [`hold_space`](Self::hold_space) has promised, what mapping that
+    /// may need where free space is in pieces, and the superuser's share if the handle [spares](Handle::spare_reserve) it.
     pub fn allocate(&self, h: &mut Handle<'_>, goal: BlockNr, want: u32) -> Result<BlockRange> {
         let unpromised = {
             let overlay = self.overlay.lock();
             self.unpromised(&overlay).saturating_sub(self.kept_for_maps(overlay.held_blocks))
         };
+        let kept = if h.spares_reserve() { self.root_blocks() } else { 0 };
+        // What this handle has taken so far is counted when it is published.
+        let own: u64 = h.effects().allocated.iter().map(|range| u64::from(range.len)).sum();
+        let unpromised = unpromised.saturating_sub(kept).saturating_sub(own);
         if unpromised == 0 {
             return Err(Error::NoSpace);
         }

@@ -173,10 +173,14 @@ impl Allocator {
         self.root_blocks.store(blocks, Ordering::Relaxed);
     }
 
+    fn root_blocks(&self) -> u64 {
+        self.root_blocks.load(Ordering::Relaxed)
+    }
+
     /// What statfs shows.
     pub fn space(&self) -> Space {
         let free = self.unpromised(&self.overlay.lock());
-        let kept = self.root_blocks.load(Ordering::Relaxed) + self.margin_blocks;
+        let kept = self.root_blocks() + self.margin_blocks;
         Space { free, available: free.saturating_sub(kept) }
     }
 
@@ -200,7 +204,7 @@ impl Allocator {
     /// Give it back with [`release_space`](Self::release_space) when the blocks are placed, or not needed.
     pub fn hold_space(&self, blocks: u64, privileged: bool) -> Result<()> {
         let mut overlay = self.overlay.lock();
-        let kept = if privileged { 0 } else { self.root_blocks.load(Ordering::Relaxed) };
+        let kept = if privileged { 0 } else { self.root_blocks() };
         let wanted = blocks.saturating_add(self.margin_blocks).saturating_add(kept);
         if self.unpromised(&overlay) < wanted {
             return Err(Error::NoSpace);

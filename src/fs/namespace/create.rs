@@ -126,7 +126,7 @@ impl Fs {
             self.check_subdirectories(&state.raw)?;
         }
         let wanted = self.wanted(parent.nr, &state.raw, kind, mode, rdev, target, umask, caller)?;
-        let (tid, (nr, raw, parent_raw)) = self.update(CREDITS + xattr::CREDITS, |h| {
+        let (tid, (nr, raw, parent_raw)) = self.update_for(caller, CREDITS + xattr::CREDITS, |h| {
             let mut parent_raw = state.raw.clone();
             let (nr, raw) = self.new_inode(h, parent.nr, &parent_raw, &wanted)?;
             self.dir_mut(h, parent.nr, &mut parent_raw).insert(name, nr, entry_kind(&raw))?;
@@ -144,6 +144,27 @@ impl Fs {
         drop(state);
         self.settle_names(flags, tid)?;
         Ok(attr)
+    }
+
+    /// Makes a regular file without a name, open (O_TMPFILE): [`release`](Self::release) frees it unless
+    /// [`link`](Self::link) has given it a name by then.
+    pub fn tmpfile(&self, parent: InodeNr, mode: u32, umask: u32, caller: &Caller) -> Result<Attr> {
+        let parent = self.inode(parent)?;
+        let state = parent.read();
+        Self::check_dir(&state)?;
+        let kind = FileKind::Regular;
+        let mode = kind.mode_bits() | (mode as u16 & 0o7777);
+        let wanted = self.wanted(parent.nr, &state.raw, kind, mode, 0, b"", umask, caller)?;
+        let (tid, (nr, raw)) = self.update_for(caller, CREDITS + xattr::CREDITS, |h| {
+            let (nr, mut raw) = self.new_inode(h, parent.nr, &state.raw, &wanted)?;
+            raw.links = 0;
+            self.orphan_add(h, nr, &raw)?;
+            Ok((nr, raw))
+        })?;
+        let inode = self.adopt(nr, raw, tid);
+        let mut state = inode.write();
+        (state.linkable, state.opens) = (true, 1);
+        Ok(Attr::of(nr, &state, &self.geometry))
     }
 
     /// Owner, group and mode of a new inode, by the rules of its directory.

@@ -4,13 +4,13 @@ use super::{check_name, entry_kind, touch, touch_dir, Purpose, CREDITS};
 use crate::error::{Error, Result};
 use crate::format::inode::{FileKind, InodeFlags, RawInode};
 use crate::format::xattr::INLINE_DATA;
-use crate::fs::attr::Attr;
+use crate::fs::attr::{Attr, Caller};
 use crate::fs::{inode_table, map, xattr, Fs};
 use crate::units::{FileBlock, InodeNr};
 
 impl Fs {
-    /// Gives an inode that is no directory another name.
-    pub fn link(&self, nr: InodeNr, new_parent: InodeNr, new_name: &[u8]) -> Result<Attr> {
+    /// Gives an inode that is no directory another name, or one made [without](Self::tmpfile) its first.
+    pub fn link(&self, nr: InodeNr, new_parent: InodeNr, new_name: &[u8], caller: &Caller) -> Result<Attr> {
         check_name(new_name, Purpose::Create)?;
         let parent = self.inode(new_parent)?;
         let inode = self.inode(nr)?;
@@ -25,7 +25,8 @@ impl Fs {
         }
         Self::check_mutable(&parent_state.raw, true)?;
         let mut state = inode.write();
-        if state.dead || state.raw.links == 0 {
+        let first = state.raw.links == 0;
+        if state.dead || first && (!state.linkable || state.opens == 0) {
             return Err(Error::NotFound);
         }
         Self::check_mutable(&state.raw, false)?;
@@ -33,9 +34,12 @@ impl Fs {
             return Err(Error::TooManyLinks);
         }
         let now = self.now();
-        let (tid, (raw, parent_raw)) = self.update(CREDITS, |h| {
+        let (tid, (raw, parent_raw)) = self.update_for(caller, CREDITS, |h| {
             let (mut raw, mut parent_raw) = (state.raw.clone(), parent_state.raw.clone());
             self.dir_mut(h, parent.nr, &mut parent_raw).insert(new_name, nr, entry_kind(&raw))?;
+            if first {
+                self.orphan_remove(h, nr)?;
+            }
             raw.links += 1;
             touch(&mut raw, now);
             touch_dir(&mut parent_raw, now);
@@ -45,7 +49,10 @@ impl Fs {
         })?;
         let flags = parent_raw.flags;
         parent_state.publish(parent_raw, tid, true);
-        state.publish(raw, tid, false);
+        state.publish(raw, tid, first);
+        if first {
+            state.linkable = false;
+        }
         let attr = Attr::of(nr, &state, &self.geometry);
         drop((state, parent_state));
         self.settle_names(flags, tid)?;

@@ -119,10 +119,10 @@ impl Fs {
         let credits = 2 * CREDITS + self.remove_credits();
         let (tid, changed) = if exchange {
             let victim = victim.as_ref().ok_or(Error::NotFound)?;
-            self.update(credits, |h| self.exchange_in(h, &locked, &from, &to, &source, victim))?
+            self.update_for(caller, credits, |h| self.exchange_in(h, &locked, &from, &to, &source, victim))?
         } else {
             let whiteout = flags.contains(RenameFlags::WHITEOUT).then_some(caller);
-            self.update(credits, |h| {
+            self.update_for(caller, credits, |h| {
                 self.rename_in(h, &locked, &from, &to, &source, victim.as_deref(), whiteout)
             })?
         };

@@ -111,6 +111,14 @@ impl<'a, O: Operations> Dispatcher<'a, O> {
         }
     }
 
+    fn send_created(&self) -> impl FnOnce(Reply, Attr) + Send + 'static {
+        let (entry, attr) = (self.service.options().entry_timeout, self.service.options().attr_timeout);
+        move |reply, made| match EntryOut::of(&made, entry, attr) {
+            Ok(entry) => reply.send(&CreateOut { entry, open: opened() }),
+            Err(error) => reply.error(&error),
+        }
+    }
+
     fn send_attr(&self) -> impl FnOnce(Reply, Attr) + Send + 'static {
         let valid = self.service.options().attr_timeout;
         move |reply, attr| reply.send(&AttrOut::of(&attr, valid))
@@ -182,7 +190,7 @@ impl<'a, O: Operations> Dispatcher<'a, O> {
             }
             Operation::Link(args, name) => {
                 let name = name.to_vec();
-                let link = move |s: &Service<O>| s.link(args.node, node, &name);
+                let link = move |s: &Service<O>| s.link(args.node, node, &name, &caller);
                 self.change(node, reply, link, self.send_entry());
             }
             Operation::Unlink { name } => {
@@ -200,16 +208,14 @@ impl<'a, O: Operations> Dispatcher<'a, O> {
                 self.change(new_parent, reply, rename, |reply, ()| reply.ok());
             }
             Operation::Create(args, name) => {
-                let name = name.to_vec();
-                let (entry, attr) =
-                    (self.service.options().entry_timeout, self.service.options().attr_timeout);
-                let flags = args.flags as i32;
+                let (name, flags) = (name.to_vec(), args.flags as i32);
                 let create =
                     move |s: &Service<O>| s.create(node, &name, args.mode, args.umask, flags, &caller);
-                self.change(node, reply, create, move |reply, made| match EntryOut::of(&made, entry, attr) {
-                    Ok(entry) => reply.send(&CreateOut { entry, open: opened() }),
-                    Err(error) => reply.error(&error),
-                });
+                self.change(node, reply, create, self.send_created());
+            }
+            Operation::Tmpfile(args) => {
+                let create = move |s: &Service<O>| s.tmpfile(node, args.mode, args.umask, &caller);
+                self.change(node, reply, create, self.send_created());
             }
             Operation::Readlink => {
                 self.look(node, reply, move |s| s.readlink(node), |reply, target| reply.data(&target));
@@ -256,7 +262,7 @@ impl<'a, O: Operations> Dispatcher<'a, O> {
             Operation::Syncfs => self.on(Lane::Worker, reply, Service::sync, |reply, ()| reply.ok()),
             Operation::Fallocate(args) => {
                 let mode = args.mode as i32;
-                let allocate = move |s: &Service<O>| s.fallocate(node, mode, args.offset, args.len);
+                let allocate = move |s: &Service<O>| s.fallocate(node, mode, args.offset, args.len, &caller);
                 self.on(Lane::Worker, reply, allocate, |reply, ()| reply.ok());
             }
             Operation::Lseek(args) => {

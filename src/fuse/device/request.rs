@@ -44,6 +44,8 @@ pub(super) enum Operation<'a> {
     Open(OpenIn),
     Opendir,
     Create(CreateIn, &'a [u8]),
+    /// O_TMPFILE; the name that comes with it means nothing.
+    Tmpfile(CreateIn),
     Read(ReadIn),
     /// The data is behind the fixed part, where the buffer has it.
     Write(WriteIn),
@@ -153,6 +155,7 @@ pub(super) fn decode(bytes: &[u8]) -> Option<(InHeader, Operation<'_>)> {
         46 => Operation::Lseek(rest.take()?),
         47 => Operation::CopyFileRange(rest.take()?),
         50 => Operation::Syncfs,
+        51 => Operation::Tmpfile(rest.take()?),
         52 => Operation::Statx,
         _ => Operation::Other,
     };
