@@ -13,6 +13,7 @@ mod concurrent;
 mod daemon;
 mod fs_mark;
 mod fsx;
+mod host;
 mod hostile;
 mod kernel_trees;
 mod kill;

@@ -18,9 +18,13 @@ pub(crate) struct Image {
 impl Image {
     /// An image of `bytes` zero bytes.
     pub(crate) fn new(bytes: u64) -> Self {
+        Self::new_in(&scratch(), bytes)
+    }
+
+    fn new_in(directory: &Path, bytes: u64) -> Self {
         let directory = tempfile::Builder::new()
             .prefix("journalfs-test-")
-            .tempdir_in(scratch())
+            .tempdir_in(directory)
             .expect("scratch directory");
         let file = std::fs::File::create(directory.path().join("image")).expect("create image");
         file.set_len(bytes).expect("size of image");
@@ -29,7 +33,17 @@ impl Image {
 
     /// An image that `mkfs.journalfs -t PROFILE` made (mke2fs where the kernel is under test).
     pub(crate) fn formatted(bytes: u64, profile: &'static str, arguments: &[&str]) -> Self {
-        let mut image = Self::new(bytes);
+        Self::formatted_in(&scratch(), bytes, profile, arguments)
+    }
+
+    /// As [`Image::formatted`], in that directory.
+    pub(crate) fn formatted_in(
+        directory: &Path,
+        bytes: u64,
+        profile: &'static str,
+        arguments: &[&str],
+    ) -> Self {
+        let mut image = Self::new_in(directory, bytes);
         image.kernel_type = if profile == "ext3" { "ext3" } else { "ext4" };
         let mut mkfs = match driver() {
             Driver::Journalfs => {

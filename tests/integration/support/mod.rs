@@ -3,6 +3,7 @@
 pub(crate) mod command;
 pub(crate) mod environment;
 pub(crate) mod image;
+pub(crate) mod load;
 pub(crate) mod mount;
 pub(crate) mod snapshot;
 pub(crate) mod tree;
