@@ -7,6 +7,7 @@
 #   unit      unit tests; integration: tests that mount images (as root)
 #   crash     a million states that a power cut can leave
 #   faults    deliberate faults, each of which the crash tests must catch
+#   fuzz      hostile images, journals and records, each for FUZZ_SECONDS (3600); needs the nightly compiler
 #   kill      50 rounds of kill -9 under load
 #   floor     performance against the kernel's ext3, on one CPU
 #   suites    the long runs: kill, a million fsx operations, much damage, floor
@@ -20,7 +21,7 @@ DESTDIR ?=
 RELEASE = target/release
 TEST_ARGUMENTS ?=
 
-.PHONY: build install uninstall deps check unit integration test demo crash faults kill floor suites clean
+.PHONY: build install uninstall deps check unit integration test demo crash faults fuzz kill floor suites clean
 
 build:
 	$(CARGO) build --release --workspace
@@ -77,6 +78,9 @@ crash:
 # The crash tests can fail: each deliberate fault is caught.
 faults:
 	scripts/as-root.sh $(CARGO) test --release --features fault-injection --test crash -- --nocapture
+
+fuzz:
+	scripts/as-root.sh fuzz/run.sh
 
 floor: build
 	scripts/as-root.sh scripts/floor.sh

@@ -6,7 +6,7 @@ if [ "$(id -u)" = 0 ]; then
     exec "$@"
 elif sudo -n true 2>/dev/null || { [ -t 0 ] && command -v sudo >/dev/null && sudo true; }; then
     # The user's cargo and rustup, and what the caller set for the tests.
-    exec sudo --preserve-env=HOME,CARGO_HOME,RUSTUP_HOME,KILL_ROUNDS,FSX_OPERATIONS,HOSTILE_ROUNDS \
+    exec sudo --preserve-env=HOME,CARGO_HOME,RUSTUP_HOME,KILL_ROUNDS,FSX_OPERATIONS,FUZZ_SECONDS,HOSTILE_INPUTS,HOSTILE_ROUNDS,HOSTILE_SEED \
         env "PATH=$PATH" "$@"
 else
     echo "not root and no sudo: what mounts is skipped" >&2

@@ -191,10 +191,15 @@ impl GroupDescriptor {
             };
             wire::encode(&high, "group descriptor", place, bytes)?;
         }
-        if let Some(sum) = checksum(bytes, geometry, group) {
-            wire::put(bytes, CHECKSUM_AT, &sum.to_le_bytes());
-        }
+        seal(bytes, geometry, group);
         Ok(())
+    }
+}
+
+/// Puts the right checksum on a descriptor's bytes after a change of them, if descriptors have one here.
+pub fn seal(bytes: &mut [u8], geometry: &Geometry, group: GroupNr) {
+    if let Some(sum) = checksum(bytes, geometry, group) {
+        wire::put(bytes, CHECKSUM_AT, &sum.to_le_bytes());
     }
 }
 

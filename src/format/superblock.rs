@@ -465,6 +465,13 @@ fn bad(why: impl Into<String>) -> Error {
     Error::corrupt("superblock", Place::FileSystem, why)
 }
 
+/// Puts the right checksum on a superblock's bytes after a change of them, if their features ask for one.
+pub fn seal(bytes: &mut [u8; SUPERBLOCK_BYTES]) {
+    if Superblock::from_bytes(*bytes).has_csum() {
+        checksum(bytes).put(bytes, CHECKSUM_AT);
+    }
+}
+
 fn checksum(bytes: &[u8; SUPERBLOCK_BYTES]) -> u32 {
     crc32c(START, bytes.get(..CHECKSUM_AT).unwrap_or_default())
 }

@@ -194,6 +194,10 @@ pub fn parse(area: &[u8], kind: Area, place: Place) -> Result<Vec<AttributeRef<'
         if suffix.contains(&0) {
             return Err(corrupt("a name holds a zero byte"));
         }
+        // Written again it could be the list's end.
+        if name_len == 0 && word[1] == 0 {
+            return Err(corrupt("an entry has no name"));
+        }
         entries.push((entry, Name { index: word[1], suffix }));
         at += (ENTRY_BYTES + name_len).next_multiple_of(4);
     }
@@ -442,6 +446,14 @@ mod tests {
         assert!(damaged(6, 200).unwrap_err().contains("value leaves"));
         assert!(damaged(15, 2).unwrap_err().contains("too large"));
         assert!(damaged(20, 0).unwrap_err().contains("zero byte"));
+        assert!(parse(
+            &[0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
+            Area::Inode,
+            PLACE
+        )
+        .unwrap_err()
+        .to_string()
+        .contains("no name"));
         assert!(parse(&[0xff; 64], Area::Inode, PLACE).is_err());
         assert_eq!(damaged(5, 6), Ok(1));
     }
