@@ -62,7 +62,7 @@ impl Script<'_, '_> {
 
     fn step(&mut self) {
         let fs = self.fs;
-        match self.input.u8() % 17 {
+        match self.input.u8() % 18 {
             0 => {
                 let (nr, at, len) =
                     (self.inode(), self.input.scaled(), usize::from(self.input.u16() % 20_000));
@@ -85,7 +85,7 @@ impl Script<'_, '_> {
             }
             5 => {
                 let (nr, (parent, name)) = (self.inode(), self.name());
-                let _ = fs.link(nr, parent, &name);
+                let _ = fs.link(nr, parent, &name, &ROOT);
             }
             6 => {
                 let (parent, name) = self.name();
@@ -114,7 +114,7 @@ impl Script<'_, '_> {
             11 => {
                 let (nr, mode) = (self.inode(), MODES[usize::from(self.input.u8()) % MODES.len()]);
                 let (at, len) = (self.input.scaled(), self.input.scaled());
-                let _ = fs.fallocate(nr, mode, at, len);
+                let _ = fs.fallocate(nr, mode, at, len, &ROOT);
             }
             12 => {
                 let nr = self.inode();
@@ -127,6 +127,9 @@ impl Script<'_, '_> {
             }
             14 => {
                 let _ = fs.sync();
+            }
+            17 => {
+                let _ = fs.tmpfile(self.inode(), 0o600, 0o22, &ROOT);
             }
             15 => {
                 let (from, to, len) = (self.inode(), self.inode(), u64::from(self.input.u16()));

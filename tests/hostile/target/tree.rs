@@ -28,7 +28,7 @@ pub(crate) fn fill(fs: &Fs) {
         write(fs, pieces, i * 2 * 4096, 900);
     }
     let unwritten = file(fs, root, "unwritten");
-    let _ = fs.fallocate(unwritten, 0, 0, 50_000);
+    let _ = fs.fallocate(unwritten, 0, 0, 50_000, &ROOT);
     fs.symlink(root, b"link", b"small", &ROOT).unwrap();
     fs.symlink(root, b"long", &[b'x'; 300], &ROOT).unwrap();
     fs.mknod(root, b"fifo", 0o010_644, 0, 0, &ROOT).unwrap();
@@ -36,7 +36,7 @@ pub(crate) fn fill(fs: &Fs) {
     attributes(fs, small, big);
     let dir = fs.mkdir(root, b"dir", 0o755, 0, &ROOT).unwrap().nr;
     for i in 0..80 {
-        fs.link(small, dir, format!("{i:0>120}").as_bytes()).unwrap();
+        fs.link(small, dir, format!("{i:0>120}").as_bytes(), &ROOT).unwrap();
     }
     let mut parent = dir;
     for name in ["a", "b", "c"] {
