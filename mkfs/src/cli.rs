@@ -52,6 +52,9 @@ pub(crate) struct Args {
     /// Blocks in a group
     #[arg(short = 'g', value_name = "BLOCKS")]
     blocks_per_group: Option<u32>,
+    /// Fill it with what is in this directory
+    #[arg(short = 'd', value_name = "DIRECTORY")]
+    pub(crate) directory: Option<PathBuf>,
     /// Say what would be made, and write nothing
     #[arg(short = 'n')]
     pub(crate) dry_run: bool,

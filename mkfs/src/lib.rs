@@ -11,6 +11,7 @@ mod features;
 mod files;
 mod journal;
 pub mod options;
+mod populate;
 pub mod probe;
 pub mod shape;
 mod space;
@@ -18,6 +19,7 @@ mod tables;
 mod write;
 
 pub use options::{FeatureEdit, JournalSize, Options, Profile};
+pub use populate::{populate, Failure, Populated};
 
 use journalfs::device::Device;
 use journalfs::format::{Geometry, GroupDescriptor, Superblock};

@@ -6,7 +6,7 @@ mod cli;
 use clap::Parser;
 use cli::{Args, Target};
 use journalfs::device::lock::Exclusion;
-use journalfs::device::{self, Device, OpenOptions};
+use journalfs::device::{self, Device, OpenOptions, SharedDevice};
 use mkfs::{probe, Layout, Options};
 use std::io::{BufRead, IsTerminal, Write};
 use std::process::ExitCode;
@@ -30,7 +30,10 @@ fn run(args: &Args) -> Result<(), String> {
     let (mut options, target) = args.options()?;
     let created = prepare_file(args, &options, &target)?;
     let opened = open(args, &target);
-    let result = opened.and_then(|opened| make(args, &mut options, &target, &*opened.device, created));
+    let result = opened.and_then(|opened| {
+        make(args, &mut options, &target, &*opened.device, created)?;
+        fill(args, opened.device)
+    });
     if result.is_err() && created {
         // Nothing of a file that was made for a file system that was not. (If that fails too, the first error matters.)
         let _ = std::fs::remove_file(&args.device);
@@ -108,6 +111,17 @@ fn make(
     options.prezeroed |= created || discarded && is_file;
     let layout = mkfs::format(device, options).map_err(|error| error.to_string())?;
     report(args, &layout);
+    Ok(())
+}
+
+/// Fills the new file system with what is in a directory (`-d`).
+fn fill(args: &Args, device: SharedDevice) -> Result<(), String> {
+    let Some(directory) = args.directory.as_deref().filter(|_| !args.dry_run) else { return Ok(()) };
+    let image = std::fs::metadata(&args.device).ok();
+    let filled = mkfs::populate(device, directory, image.as_ref()).map_err(|failure| failure.to_string())?;
+    if !args.quiet {
+        println!("Filled from {}: {filled}", directory.display());
+    }
     Ok(())
 }
 

@@ -272,7 +272,7 @@ impl Fs {
         if self.errors_seen.load(Ordering::Acquire) {
             sb.state |= STATE_ERROR;
         }
-        if self.options.nojournal {
+        if self.options.nojournal || self.options.bypass_journal {
             sb.state |= STATE_VALID;
         }
         let device = self.cache.device();
@@ -307,16 +307,26 @@ fn open_journal(
         overlay,
         own: Vec::new(),
     };
+    let begin_without = || {
+        replay::update_superblock(&**device, |sb| {
+            sb.state &= !STATE_VALID;
+            note_mount(sb);
+        })?;
+        device.flush().map_err(|e| Error::io("flushing the superblock", e))
+    };
     let Some(mut located) = located else {
         if !options.read_only {
-            replay::update_superblock(&**device, |sb| {
-                sb.state &= !STATE_VALID;
-                note_mount(sb);
-            })?;
-            device.flush().map_err(|e| Error::io("flushing the superblock", e))?;
+            begin_without()?;
         }
         return Ok(without(Vec::new()));
     };
+    if options.bypass_journal && !options.read_only {
+        if sb.features.incompat.contains(Incompat::NEEDS_RECOVERY) {
+            return Err(Error::Unsupported("bypassing a journal that needs recovery".into()));
+        }
+        begin_without()?;
+        return Ok(Opened { own: located.own_blocks(), ..without(Vec::new()) });
+    }
     if let Some(why) = &located.inode_error {
         tracing::warn!(%why, "the journal's inode is damaged; using the superblock's backup of it");
     }

@@ -182,6 +182,9 @@ pub struct MountOptions {
     pub noload: bool,
     /// `nojournal`: write without a journal where there is none, with no promise for a crash.
     pub nojournal: bool,
+    /// No option: the journal, which is empty, is left alone, with no promise for a crash. For a new file system that is
+    /// being filled and that nobody has yet.
+    pub bypass_journal: bool,
     /// `data=`
     pub data: DataMode,
     /// `barrier=`: whether the device is told to flush its cache.
@@ -220,6 +223,7 @@ impl Default for MountOptions {
             read_only: false,
             noload: false,
             nojournal: false,
+            bypass_journal: false,
             data: DataMode::default(),
             barrier: true,
             async_commit: true,
@@ -405,6 +409,7 @@ mod tests {
             read_only: true,
             noload: true,
             nojournal: false,
+            bypass_journal: false,
             data: DataMode::Journal,
             barrier: false,
             async_commit: false,

@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 use crate::support::command::Output;
 use crate::support::environment::program;
 use crate::support::image::{dumpe2fs, field};
-use crate::support::{driver, needs_root, run, Driver, Image, Mounted};
+use crate::support::tree::{self, Abilities};
+use crate::support::{driver, needs_root, ok, run, Driver, Image, Mounted, Scope, Snapshot};
 
 const LIMIT: Duration = Duration::from_secs(120);
 
@@ -198,4 +199,64 @@ fn foreign_and_busy_devices_are_refused() {
     assert!(!output.status.success(), "formatted while we have it mounted");
     mounted.unmount();
     image.assert_clean();
+}
+
+/// `-d`: the tree of a directory with all that is in it, without a mount; times too.
+#[test]
+fn populated_from_a_directory() {
+    needs_ours!();
+    needs_root!();
+    for (profile, arguments, abilities) in [
+        ("journalfs", &[][..], Abilities::FULL),
+        ("ext3", &["-b", "1024"], Abilities { extents: false, ..Abilities::FULL }),
+    ] {
+        let source = Image::mke2fs(256 << 20, if profile == "ext3" { "ext3" } else { "ext4" }, &[]);
+        let tree = Mounted::kernel(&source, "noatime");
+        tree::build(tree.root(), abilities);
+        let image = Image::new(256 << 20);
+        let directory = tree.root().to_str().expect("UTF-8");
+        let output = mkfs(&image.path(), &[&["-q", "-t", profile, "-d", directory], arguments].concat());
+        assert!(output.status.success(), "{}", output.text());
+        image.assert_clean();
+        let copy = Mounted::kernel(&image, "ro");
+        let what = format!("{profile}: the copy and its source");
+        Snapshot::take(copy.root()).assert_same(&Snapshot::take(tree.root()), Scope::Portable, &what);
+        for name in ["", "contents", "times", "attributes"] {
+            let times = |root: &Path| {
+                let stat = fs::symlink_metadata(root.join(name)).expect("stat");
+                (stat.mtime(), stat.mtime_nsec(), stat.mode(), stat.uid())
+            };
+            assert_eq!(times(copy.root()), times(tree.root()), "{profile}: {name:?}");
+        }
+        copy.unmount();
+        tree.unmount();
+        let mounted = Mounted::journalfs(&image.path(), "");
+        fs::write(mounted.join("after"), b"goes on").expect("write");
+        mounted.unmount();
+        image.assert_clean();
+    }
+}
+
+/// What doesn't fit is named, nothing is left of a file that was to be made, and the image is not put into itself.
+#[test]
+fn a_directory_that_does_not_fit() {
+    needs_ours!();
+    let source = tempfile::tempdir().expect("directory");
+    fs::write(source.path().join("large"), vec![1; 20 << 20]).expect("write");
+    let directory = source.path().to_str().expect("UTF-8");
+    let image = source.path().join("image");
+    let output = run(
+        Command::new(program("mkfs.journalfs")).args(["-q", "-d", directory]).arg(&image).arg("16M"),
+        LIMIT,
+    );
+    assert!(!output.status.success());
+    assert!(output.stderr.contains("large") && output.stderr.contains("space"), "{}", output.text());
+    assert!(!image.exists());
+    let output = run(
+        Command::new(program("mkfs.journalfs")).args(["-q", "-d", directory]).arg(&image).arg("64M"),
+        LIMIT,
+    );
+    assert!(output.status.success(), "{}", output.text());
+    let list = ok(Command::new("debugfs").args(["-R", "ls -p /"]).arg(&image), LIMIT);
+    assert!(list.contains("/large/") && !list.contains("/image/"), "{list}");
 }
