@@ -347,16 +347,17 @@ impl RawInode {
         if BASE_BYTES + self.extra_isize as usize > bytes.len() {
             return Err(Error::corrupt(STRUCTURE, place, format!("its extra size is {}", self.extra_isize)));
         }
-        let wide = self.has_wide_times();
-        let short = |time: Timestamp| if wide { time.encode().0 } else { time.encode_short() };
+        let end = BASE_BYTES + self.extra_isize as usize;
+        // Each time has an extra word if the inode's fields reach that far.
+        let short = |time: Timestamp, at| if at + 4 <= end { time.encode().0 } else { time.encode_short() };
         let (blocks, flags) = self.stored_blocks(geometry)?;
         let base = Base {
             mode: self.mode,
             uid_low: self.uid as u16,
             size_low: self.size as u32,
-            atime: short(self.atime),
-            ctime: short(self.ctime),
-            mtime: short(self.mtime),
+            atime: short(self.atime, ATIME_EXTRA_AT),
+            ctime: short(self.ctime, CTIME_EXTRA_AT),
+            mtime: short(self.mtime, MTIME_EXTRA_AT),
             dtime: self.dtime,
             gid_low: self.gid as u16,
             links: self.links,
@@ -395,7 +396,8 @@ impl RawInode {
         put(CTIME_EXTRA_AT, self.ctime.encode().1);
         put(MTIME_EXTRA_AT, self.mtime.encode().1);
         put(ATIME_EXTRA_AT, self.atime.encode().1);
-        put(CRTIME_AT, self.crtime.encode().0);
+        let wide = CRTIME_EXTRA_AT + 4 <= end;
+        put(CRTIME_AT, if wide { self.crtime.encode().0 } else { self.crtime.encode_short() });
         put(CRTIME_EXTRA_AT, self.crtime.encode().1);
         put(VERSION_HIGH_AT, (self.version >> 32) as u32);
         put(PROJID_AT, self.projid);

@@ -179,7 +179,8 @@ fn pointers(input: &mut Input<'_>) {
 }
 
 fn entries(input: &mut Input<'_>) {
-    let (has_csum, which, name_len) = (input.u8() & 1 == 0, usize::from(input.u8()), usize::from(input.u8()));
+    let (has_csum, which, name_len) =
+        (input.u8() & 1 == 0, usize::from(input.u8()), usize::from(input.u8().max(1)));
     let mut block = block(input);
     let usable = dirent::usable_bytes(block.len(), has_csum);
     if has_csum {
