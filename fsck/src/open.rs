@@ -72,20 +72,9 @@ fn with_hint(device: &SharedDevice, error: Error) -> Error {
 
 /// Features that make the rest unreadable.
 fn refused(superblock: &Superblock) -> impl Iterator<Item = String> {
-    let known = Incompat::FILETYPE
-        | Incompat::NEEDS_RECOVERY
-        | Incompat::META_BG
-        | Incompat::EXTENT
-        | Incompat::BIT64
-        | Incompat::MMP
-        | Incompat::FLEX_BG
-        | Incompat::EA_INODE
-        | Incompat::METADATA_CSUM_SEED
-        | Incompat::LARGE_DIR
-        | Incompat::INLINE_DATA;
     let mut features = superblock.features;
     features.compat = journalfs::format::features::Compat::empty();
     features.ro_compat = journalfs::format::features::RoCompat::empty();
-    features.incompat = features.incompat.difference(known);
+    features.incompat = features.incompat.difference(Incompat::KNOWN);
     features.names().into_iter()
 }

@@ -74,6 +74,21 @@ bitflags! {
     }
 }
 
+impl Incompat {
+    /// What we can read; with any other, nothing can be relied on.
+    pub const KNOWN: Self = Self::FILETYPE
+        .union(Self::NEEDS_RECOVERY)
+        .union(Self::META_BG)
+        .union(Self::EXTENT)
+        .union(Self::BIT64)
+        .union(Self::MMP)
+        .union(Self::FLEX_BG)
+        .union(Self::EA_INODE)
+        .union(Self::METADATA_CSUM_SEED)
+        .union(Self::LARGE_DIR)
+        .union(Self::INLINE_DATA);
+}
+
 /// One feature of any of the three sets.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Feature {

@@ -30,7 +30,7 @@ pub(crate) fn check(features: &Features, read_only: bool) -> Result<Access> {
             )));
         }
     }
-    let unknown = features.incompat.bits() & !known_incompat().bits();
+    let unknown = features.incompat.bits() & !Incompat::KNOWN.bits();
     if unknown != 0 {
         return Err(Error::Unsupported(format!(
             "the file system has unknown incompatible features ({unknown:#x})"
@@ -63,20 +63,6 @@ pub(crate) fn check(features: &Features, read_only: bool) -> Result<Access> {
         }
     }
     Ok(Access::ReadWrite)
-}
-
-fn known_incompat() -> Incompat {
-    Incompat::FILETYPE
-        | Incompat::NEEDS_RECOVERY
-        | Incompat::META_BG
-        | Incompat::EXTENT
-        | Incompat::BIT64
-        | Incompat::MMP
-        | Incompat::FLEX_BG
-        | Incompat::EA_INODE
-        | Incompat::METADATA_CSUM_SEED
-        | Incompat::LARGE_DIR
-        | Incompat::INLINE_DATA
 }
 
 fn known_ro_compat() -> RoCompat {
