@@ -6,6 +6,9 @@
 //! [`device`] (where the bytes live).
 #![deny(unsafe_code)]
 
+#[macro_use]
+mod words;
+
 pub mod cache;
 #[allow(unsafe_code)]
 pub mod device;

@@ -27,6 +27,7 @@ impl Fs {
             ("commit_time_us", &stats.commit_time_us),
             ("sync_time_us", &stats.sync_time_us),
             ("callers_per_commit", &stats.callers_per_commit),
+            ("hold_time_us", &stats.hold_time_us),
         ] {
             journal.insert(name.to_owned(), json!(histogram.quantiles()));
         }
@@ -48,7 +49,10 @@ impl Fs {
             "options": {
                 "read_only": self.is_read_only(),
                 "data": self.options.data.word(),
-                "batch": tuning.batch.word(),
+                "batch": tuning.batch.policy.word(),
+                "batch_delay_us": tuning.batch.delay.as_micros() as u64,
+                "min_batch_time_us": tuning.batch.min_time.as_micros() as u64,
+                "max_batch_time_us": tuning.batch.max_time.as_micros() as u64,
                 "commit_s": tuning.commit.as_secs(),
                 "inactivate": tuning.inactivate.word(),
                 "async_commit": self.options.async_commit,
@@ -67,6 +71,9 @@ impl Fs {
         }
         wanted.check()?;
         self.journal.set_discard(wanted.discard);
+        if wanted.batch != tuning.batch {
+            self.journal.set_batch(wanted.batch);
+        }
         *tuning = wanted;
         Ok(())
     }

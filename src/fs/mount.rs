@@ -116,6 +116,7 @@ impl Fs {
         opened.journal.set_observer(allocator.clone());
         opened.journal.set_barrier(options.barrier);
         opened.journal.set_discard(options.tuning.discard);
+        opened.journal.set_batch(options.tuning.batch);
         let mut orphans = Orphans::default();
         if sb.features.compat.contains(crate::format::features::Compat::ORPHAN_FILE) {
             orphans = Orphans::with_file(&cache, &geometry, InodeNr(sb.orphan_file_inum))?;

@@ -2,35 +2,8 @@
 //! What is between the kernel and the front-end (`nosuid`, `allow_other`, ...) is not here.
 
 use crate::error::{Error, Result};
+pub use crate::journal::batch::{BatchPolicy, BatchTuning};
 use std::time::Duration;
-
-/// Declares an enum whose variants are the words of a mount option.
-macro_rules! words {
-    ($(#[$doc:meta])* $name:ident for $option:literal { $($(#[$variant_doc:meta])* $variant:ident = $word:literal),* $(,)? }) => {
-        $(#[$doc])*
-        #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
-        pub enum $name { $($(#[$variant_doc])* $variant),* }
-
-        impl $name {
-            /// The word that selects this.
-            pub fn word(self) -> &'static str {
-                match self { $(Self::$variant => $word),* }
-            }
-        }
-
-        impl std::str::FromStr for $name {
-            type Err = Error;
-            fn from_str(word: &str) -> Result<Self> {
-                match word {
-                    $($word => Ok(Self::$variant),)*
-                    _ => Err(Error::Usage(format!(
-                        concat!("mount option ", $option, "={}: one of {} is meant"), word, [$($word),*].join(", ")
-                    ))),
-                }
-            }
-        }
-    };
-}
 
 words!(
     /// What is promised about file contents (`data=`).
@@ -42,24 +15,6 @@ words!(
         Journal = "journal",
         /// Data may follow later: after a crash a file can show stale bytes.
         Writeback = "writeback",
-    }
-);
-words!(
-    /// When the commit of a transaction that somebody waits for begins (`batch=`).
-    BatchPolicy for "batch" {
-        /// At once.
-        None = "none",
-        /// After giving up the CPU once.
-        Yield = "yield",
-        /// After `batch_delay`, while new callers arrive.
-        Fixed = "fixed",
-        /// When the commit in flight has ended.
-        Pipeline = "pipeline",
-        /// As jbd2: after the average commit time, within `min_batch_time` and `max_batch_time`.
-        Jbd2 = "jbd2",
-        /// When the writers that are expected have arrived.
-        #[default]
-        Adaptive = "adaptive",
     }
 );
 words!(
@@ -102,14 +57,8 @@ pub enum AtimePolicy {
 /// What can be changed while mounted (`journalfs tune`).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Tuning {
-    /// `batch=`
-    pub batch: BatchPolicy,
-    /// `batch_delay=`: the sleep of [`BatchPolicy::Fixed`].
-    pub batch_delay: Duration,
-    /// `min_batch_time=`, as ext4.
-    pub min_batch_time: Duration,
-    /// `max_batch_time=`, as ext4.
-    pub max_batch_time: Duration,
+    /// `batch=` and its numbers.
+    pub batch: BatchTuning,
     /// `commit=`: the age at which a transaction commits though nobody waits for it.
     pub commit: Duration,
     /// `cache_size=` in bytes; without it the machine decides.
@@ -123,10 +72,7 @@ pub struct Tuning {
 impl Default for Tuning {
     fn default() -> Self {
         Self {
-            batch: BatchPolicy::default(),
-            batch_delay: Duration::from_millis(4),
-            min_batch_time: Duration::ZERO,
-            max_batch_time: Duration::from_millis(15),
+            batch: BatchTuning::default(),
             commit: DEFAULT_COMMIT,
             cache_size: None,
             inactivate: InactivatePolicy::default(),
@@ -140,7 +86,7 @@ const DEFAULT_COMMIT: Duration = Duration::from_secs(5);
 impl Tuning {
     /// Refuses what makes no sense together.
     pub fn check(&self) -> Result<()> {
-        if self.min_batch_time > self.max_batch_time {
+        if self.batch.min_time > self.batch.max_time {
             return Err(Error::Usage("min_batch_time is greater than max_batch_time".to_owned()));
         }
         Ok(())
@@ -149,10 +95,10 @@ impl Tuning {
     /// Takes one option; false if it isn't one of these.
     pub fn set(&mut self, name: &str, value: Option<&str>) -> Result<bool> {
         match name {
-            "batch" => self.batch = needed(name, value)?.parse()?,
-            "batch_delay" => self.batch_delay = microseconds(name, value)?,
-            "min_batch_time" => self.min_batch_time = microseconds(name, value)?,
-            "max_batch_time" => self.max_batch_time = microseconds(name, value)?,
+            "batch" => self.batch.policy = needed(name, value)?.parse()?,
+            "batch_delay" => self.batch.delay = microseconds(name, value)?,
+            "min_batch_time" => self.batch.min_time = microseconds(name, value)?,
+            "max_batch_time" => self.batch.max_time = microseconds(name, value)?,
             "commit" => {
                 let seconds: u32 = number(name, value)?;
                 self.commit = match seconds {
@@ -425,10 +371,12 @@ mod tests {
             dirsync: true,
             direct: true,
             tuning: Tuning {
-                batch: BatchPolicy::Fixed,
-                batch_delay: Duration::from_millis(4),
-                min_batch_time: Duration::from_micros(10),
-                max_batch_time: Duration::from_micros(20),
+                batch: BatchTuning {
+                    policy: BatchPolicy::Fixed,
+                    delay: Duration::from_millis(4),
+                    min_time: Duration::from_micros(10),
+                    max_time: Duration::from_micros(20),
+                },
                 commit: Duration::from_secs(30),
                 cache_size: Some(256 << 20),
                 inactivate: InactivatePolicy::Inline,

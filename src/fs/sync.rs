@@ -3,6 +3,7 @@
 use super::inode::Inode;
 use super::Fs;
 use crate::error::{Error, Result};
+use crate::journal::batch::ANONYMOUS;
 use crate::journal::OnDurable;
 use crate::units::{InodeNr, Tid};
 use std::sync::atomic::Ordering;
@@ -24,10 +25,10 @@ impl Fs {
     }
 
     /// As [`fsync`](Self::fsync), but for the wait: `then` is called, perhaps by another thread, when all is durable or
-    /// can't become so.
-    pub fn fsync_then(&self, nr: InodeNr, datasync: bool, _pid: u32, then: OnDurable) {
+    /// can't become so. `pid` is the calling thread, 0 if nobody knows.
+    pub fn fsync_then(&self, nr: InodeNr, datasync: bool, pid: u32, then: OnDurable) {
         match self.prepare_sync(nr, datasync) {
-            Ok((tid, stamp)) => self.journal.commit_then(tid, stamp, then),
+            Ok((tid, stamp)) => self.journal.commit_then(tid, stamp, pid, then),
             Err(error) => then(Err(error)),
         }
     }
@@ -113,10 +114,10 @@ impl Fs {
     /// As [`sync`](Self::sync), but for the wait.
     pub fn sync_then(&self, then: OnDurable) {
         match self.prepare_sync_all() {
-            Ok((tid, stamp, Ok(()))) => self.journal.commit_then(tid, stamp, then),
+            Ok((tid, stamp, Ok(()))) => self.journal.commit_then(tid, stamp, ANONYMOUS, then),
             Ok((tid, stamp, Err(error))) => {
                 let then = Box::new(move |result: Result<()>| then(result.and(Err(error))));
-                self.journal.commit_then(tid, stamp, then);
+                self.journal.commit_then(tid, stamp, ANONYMOUS, then);
             }
             Err(error) => then(Err(error)),
         }

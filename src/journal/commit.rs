@@ -131,6 +131,7 @@ impl Journal {
         Stats::count(&self.stats.commits, 1);
         Stats::count(&self.stats.handles, handles as u64);
         Stats::count(&self.stats.blocks_logged, logged);
+        Stats::count(&self.stats.bytes_logged, logged * u64::from(self.block_bytes));
         Stats::count(&self.stats.revokes, revokes.len() as u64);
         {
             let mut records = self.records.write();
@@ -159,6 +160,7 @@ impl Journal {
         }
         *self.durable.lock() = tid;
         self.stats.commit_time_us.add_us(began.elapsed());
+        self.end_hold();
         if checkpoint {
             self.want_checkpoint();
         }

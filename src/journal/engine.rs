@@ -7,15 +7,16 @@ use super::records::Records;
 use super::running::Running;
 use super::stats::Stats;
 use super::transaction::Transaction;
+use super::waiting::Waiting;
 use super::Observer;
 use crate::device::{Block, SharedDevice};
 use crate::error::{Error, Result};
 use crate::fault::{injected, Fault};
 use crate::format::jbd2::JournalSuperblock;
 use crate::units::{BlockNr, BlockRange, Tid};
-use parking_lot::{Condvar, Mutex, MutexGuard, RwLock};
+use parking_lot::{Condvar, Mutex, RwLock};
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Instant;
@@ -45,20 +46,6 @@ pub(super) struct Log {
 /// Told whether a transaction became durable.
 pub type OnDurable = Box<dyn FnOnce(Result<()>) + Send>;
 
-struct Waiter {
-    tid: Tid,
-    stamp: u64,
-    since: Instant,
-    then: OnDurable,
-}
-
-#[derive(Default)]
-pub(super) struct Waiting {
-    waiters: Vec<Waiter>,
-    checkpoint_wanted: bool,
-    stop: bool,
-}
-
 /// See the module's text.
 pub struct Journal {
     pub(super) device: SharedDevice,
@@ -72,6 +59,10 @@ pub struct Journal {
     pub(super) running_tid: AtomicU32,
     pub(super) records: RwLock<Records>,
     pub(super) clock: FlushClock,
+    /// When this began; moments and `opened_ns` count from here.
+    pub(super) began: Instant,
+    /// When the running transaction, or the last one that was not empty, got its first handle.
+    pub(super) opened_ns: AtomicU64,
     /// Held by the leader: one commit at a time (rule J1).
     pub(super) commit_lock: Mutex<()>,
     /// Held by whoever checkpoints.
@@ -80,8 +71,8 @@ pub struct Journal {
     pub(super) going_home: Mutex<BTreeSet<BlockNr>>,
     pub(super) went_home: Condvar,
     pub(super) durable: Mutex<Tid>,
-    waiting: Mutex<Waiting>,
-    commit_wanted: Condvar,
+    pub(super) waiting: Mutex<Waiting>,
+    pub(super) commit_wanted: Condvar,
     checkpoint_wanted: Condvar,
     pub(super) observer: OnceLock<Arc<dyn Observer>>,
     pub(super) aborted: AtomicBool,
@@ -137,6 +128,8 @@ impl Journal {
             running: Mutex::new(Transaction::new(first_tid)),
             running_tid: AtomicU32::new(first_tid.0),
             records: RwLock::default(),
+            began: Instant::now(),
+            opened_ns: AtomicU64::new(0),
             commit_lock: Mutex::default(),
             checkpoint_lock: Mutex::default(),
             going_home: Mutex::default(),
@@ -349,75 +342,6 @@ impl Journal {
         }
     }
 
-    /// Has `then` called, by the committer, when `tid` and in-place data with `stamp` are durable, or
-    /// can't become so.
-    pub fn commit_then(&self, tid: Option<Tid>, stamp: u64, then: OnDurable) {
-        let tid = tid.filter(|tid| !self.is_durable(*tid));
-        if tid.is_none() && self.clock.is_done(stamp) {
-            return then(self.healthy());
-        }
-        let tid = tid.unwrap_or_else(|| *self.durable.lock());
-        self.waiting.lock().waiters.push(Waiter { tid, stamp, since: Instant::now(), then });
-        self.commit_wanted.notify_one();
-    }
-
-    fn healthy(&self) -> Result<()> {
-        if self.is_aborted() {
-            Err(Error::Posix(libc::EIO))
-        } else {
-            Ok(())
-        }
-    }
-
-    fn committer_loop(&self) {
-        loop {
-            let target = {
-                let mut waiting = self.waiting.lock();
-                while waiting.waiters.is_empty() && !waiting.stop {
-                    self.commit_wanted.wait(&mut waiting);
-                }
-                if waiting.waiters.is_empty() {
-                    return;
-                }
-                gather(&mut waiting);
-                waiting
-                    .waiters
-                    .iter()
-                    .map(|w| (w.tid, w.stamp))
-                    .reduce(|a, b| (if a.0.is_after(b.0) { a.0 } else { b.0 }, a.1.max(b.1)))
-            };
-            let Some((tid, stamp)) = target else { continue };
-            let result = self.commit(tid).and_then(|()| self.flush(stamp));
-            self.answer(result.is_ok());
-        }
-    }
-
-    /// Answers everyone whose transaction and data are durable; everyone at all after a failure.
-    fn answer(&self, good: bool) {
-        let durable = *self.durable.lock();
-        let answered: Vec<Waiter> = {
-            let mut waiting = self.waiting.lock();
-            let all = std::mem::take(&mut waiting.waiters);
-            let (done, later) = all.into_iter().partition(|w| {
-                !good || (durable.is_at_least(w.tid) || self.nothing_in(w.tid)) && self.clock.is_done(w.stamp)
-            });
-            waiting.waiters = later;
-            done
-        };
-        if !answered.is_empty() {
-            self.stats.callers_per_commit.add(answered.len() as u64);
-        }
-        for waiter in answered {
-            self.stats.sync_time_us.add_us(waiter.since.elapsed());
-            (waiter.then)(if good { Ok(()) } else { Err(Error::Posix(libc::EIO)) });
-        }
-    }
-
-    fn nothing_in(&self, tid: Tid) -> bool {
-        let running = self.running.lock();
-        running.tid == tid && running.is_empty()
-    }
-
     /// Asks the checkpointer for a round.
     pub(super) fn want_checkpoint(&self) {
         self.waiting.lock().checkpoint_wanted = true;
@@ -449,19 +373,5 @@ impl Journal {
         while going.range(range.start..range.end()).next().is_some() {
             self.went_home.wait(&mut going);
         }
-    }
-}
-
-/// Lets those who are about to wait too do so before the commit begins: gives up the CPU as long as that brings
-/// more of them. One writer costs one sched_yield(2); twenty on one CPU halve the number of commits.
-fn gather(waiting: &mut MutexGuard<'_, Waiting>) {
-    const ROUNDS_MAX: usize = 32;
-    let mut seen = 0;
-    for _ in 0..ROUNDS_MAX {
-        if waiting.waiters.len() == seen {
-            break;
-        }
-        seen = waiting.waiters.len();
-        MutexGuard::unlocked(waiting, std::thread::yield_now);
     }
 }

@@ -7,6 +7,7 @@
 //! Lock order: `commit_lock` (one leader) -> `running` (the update lock) -> `log` -> `records` -> the
 //! state of waiters. No I/O happens under `running`, `log` or `records`.
 
+pub mod batch;
 pub mod fast_commit;
 pub mod locate;
 pub mod log_area;
@@ -29,6 +30,7 @@ mod stats;
 #[cfg(test)]
 mod tests;
 mod transaction;
+mod waiting;
 
 pub use engine::{Journal, LogSetup, OnDurable};
 pub use running::Running;

@@ -5,6 +5,7 @@ use super::{Effects, Journal};
 use crate::device::Block;
 use crate::units::{BlockNr, BlockRange, Tid};
 use parking_lot::MutexGuard;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -51,7 +52,11 @@ impl Running<'_> {
             observer.published(&effects);
         }
         self.transaction.handles += 1;
-        self.transaction.began.get_or_insert_with(Instant::now);
+        if self.transaction.began.is_none() {
+            let now = Instant::now();
+            self.transaction.began = Some(now);
+            self.journal.opened_ns.store((now - self.journal.began).as_nanos() as u64, Relaxed);
+        }
         self.transaction.freed.extend(effects.freed);
     }
 }

@@ -77,6 +77,8 @@ macro_rules! counters {
             pub sync_time_us: Histogram,
             /// Sync callers that one commit answered.
             pub callers_per_commit: Histogram,
+            /// Time that a transaction was held open for callers expected, in microseconds; only where it was.
+            pub hold_time_us: Histogram,
         }
 
         impl Stats {
@@ -97,6 +99,8 @@ counters! {
     handles,
     /// Blocks logged, copies of file-system blocks only.
     blocks_logged,
+    /// Their bytes.
+    bytes_logged,
     /// Blocks written to the log, with descriptors, revokes and commit blocks.
     log_blocks_written,
     /// Revoke records written.
@@ -109,6 +113,12 @@ counters! {
     waits_for_space,
     /// Times a handle had to wait for a full transaction's commit.
     waits_for_commit,
+    /// Callers of fsync and sync that were answered by the committer.
+    sync_callers,
+    /// Waits for more callers that ended with enough of them.
+    holds_joined,
+    /// Waits for more callers that ended by time.
+    holds_timed_out,
 }
 
 impl Stats {

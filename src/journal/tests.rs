@@ -1,5 +1,6 @@
 //! The journal over recorded and failing devices: what a power cut or a fault leaves.
 
+use super::batch::{BatchPolicy, BatchTuning};
 use super::log_area::LogArea;
 use super::recovery::recover;
 use super::{replay, Journal, LogSetup};
@@ -343,6 +344,7 @@ fn waiters_are_answered_by_the_committer() {
         journal.commit_then(
             Some(tid),
             0,
+            1,
             Box::new(move |result| sender.send((tid, result.is_ok())).unwrap()),
         );
     }
@@ -351,6 +353,63 @@ fn waiters_are_answered_by_the_committer() {
         assert!(good && journal.is_durable(tid));
     }
     journal.stop_threads();
+}
+
+/// A journal whose `fixed` policy holds the transaction open for a minute once callers alternate; caller 1 has been
+/// answered.
+fn holding(run: &Run) -> (Arc<Journal>, std::sync::mpsc::Receiver<u32>, impl Fn(u32) + '_) {
+    let journal = run.cache.journal().clone();
+    let delay = std::time::Duration::from_secs(60);
+    journal.set_batch(BatchTuning { policy: BatchPolicy::Fixed, delay, ..BatchTuning::default() });
+    journal.start_threads().unwrap();
+    let (sender, receiver) = std::sync::mpsc::channel();
+    let by = journal.clone();
+    let sync = move |caller: u32| {
+        let tid = set(&run.cache, 1, caller as u8).unwrap();
+        let sender = sender.clone();
+        by.commit_then(
+            Some(tid),
+            0,
+            caller,
+            Box::new(move |result| {
+                result.unwrap();
+                sender.send(caller).unwrap();
+            }),
+        );
+    };
+    sync(1);
+    assert_eq!(receiver.recv().unwrap(), 1);
+    (journal, receiver, sync)
+}
+
+#[test]
+fn callers_who_come_while_the_transaction_is_held_open_share_its_commit() {
+    let run = Run::new(true);
+    let (journal, answers, sync) = holding(&run);
+    for caller in 2..=9 {
+        sync(caller);
+    }
+    assert!(answers.recv_timeout(std::time::Duration::from_millis(50)).is_err(), "held open");
+    // Another policy begins with what waits already.
+    journal.set_batch(BatchTuning { policy: BatchPolicy::None, ..BatchTuning::default() });
+    for caller in 2..=9 {
+        assert_eq!(answers.recv().unwrap(), caller);
+    }
+    journal.stop_threads();
+    assert_eq!(journal.stats.commits.load(std::sync::atomic::Ordering::Relaxed), 2);
+    assert_eq!(journal.stats.callers_per_commit.quantiles().max, 8);
+}
+
+#[test]
+fn who_waits_in_a_held_transaction_is_answered_when_somebody_else_commits_it_or_it_ends() {
+    let run = Run::new(true);
+    let (journal, answers, sync) = holding(&run);
+    sync(2);
+    journal.commit(journal.running_tid()).unwrap();
+    assert_eq!(answers.recv_timeout(std::time::Duration::from_secs(10)).unwrap(), 2);
+    sync(1);
+    journal.stop_threads();
+    assert_eq!(answers.try_recv().unwrap(), 1);
 }
 
 #[test]

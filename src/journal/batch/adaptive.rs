@@ -1,0 +1,285 @@
+//! `batch=adaptive`: wait for writers, not for time.
+//!
+//! A writer is expected while it usually comes back sooner than a commit takes (C). With N callers waiting, holding the
+//! transaction for k more until W from now pays if (N + k) / (C + W) > N / C: that is what decides, for the best k.
+//! So one writer never waits, nor does anybody for writers who think longer than C, and the wait is below
+//! C * M / (N + M) when M are expected. In all it is at most C, and `max_batch_time`.
+//!
+//! What is learnt of a writer is the mean of its think times and their mean deviation. A writer who doesn't come when
+//! due is taken to think twice as long; the second time it is forgotten, until it comes back by itself.
+
+use super::{averaged, Arrival, CallerId, Hold, Moment, Policy, ANONYMOUS};
+use rustc_hash::FxHashMap;
+use std::time::Duration;
+
+/// Writers remembered; beyond it the one unseen for longest is dropped.
+const WRITERS_MAX: usize = 1024;
+/// Misses after which a writer is forgotten.
+const MISSES_MAX: u32 = 2;
+/// Times in a row that the CPU is given up, as long as each brings a caller.
+const YIELDS_MAX: u32 = 32;
+/// A think time counts as at most so many commits, lest one pause is remembered for long; who hasn't come for longer is gone.
+const THINK_COMMITS_MAX: u32 = 4;
+
+#[derive(Default)]
+struct Writer {
+    /// Mean think time; `None` before the first and after it was forgotten.
+    think: Option<Duration>,
+    /// Mean deviation from it.
+    deviation: Duration,
+    /// When it got its last answer, if it is not waiting again.
+    answered: Option<Moment>,
+    misses: u32,
+    seen: Moment,
+}
+
+impl Writer {
+    fn thought(&mut self, time: Duration) {
+        self.misses = 0;
+        let Some(think) = self.think else {
+            self.think = Some(time);
+            self.deviation = time / 2;
+            return;
+        };
+        self.deviation = (self.deviation * 3 + think.abs_diff(time)) / 4;
+        self.think = Some(averaged(think, time));
+    }
+
+    /// When it is expected, and when it is late, if it is expected within `horizon` of its last answer.
+    fn due(&self, horizon: Duration) -> Option<(Moment, Moment)> {
+        let (think, answered) = (self.think?, self.answered?);
+        (think < horizon).then(|| (answered + think, answered + think + 2 * self.deviation))
+    }
+
+    fn missed(&mut self) {
+        self.misses += 1;
+        self.think = self.think.map(|think| think * 2).filter(|_| self.misses < MISSES_MAX);
+    }
+}
+
+pub(super) struct Adaptive {
+    hold_max: Duration,
+    /// The average commit time, C.
+    commit: Duration,
+    began: Moment,
+    writers: FxHashMap<CallerId, Writer>,
+    /// When this transaction was first held.
+    held_since: Option<Moment>,
+    yields: u32,
+    /// How many waited when the CPU was last given up.
+    yielded_with: usize,
+    /// When they are expected, and when they are late: kept for its memory.
+    expected: Vec<(Moment, Moment)>,
+}
+
+impl Adaptive {
+    pub(super) fn new(hold_max: Duration) -> Self {
+        Self {
+            hold_max,
+            commit: Duration::ZERO,
+            began: Moment::ZERO,
+            writers: FxHashMap::default(),
+            held_since: None,
+            yields: 0,
+            yielded_with: 0,
+            expected: Vec::new(),
+        }
+    }
+
+    fn make_room(&mut self) {
+        if self.writers.len() < WRITERS_MAX {
+            return;
+        }
+        if let Some(oldest) = self.writers.iter().min_by_key(|(_, writer)| writer.seen).map(|(id, _)| *id) {
+            self.writers.remove(&oldest);
+        }
+    }
+
+    /// Whether some writer who doesn't wait has been seen lately.
+    fn has_others(&self, now: Moment) -> bool {
+        let lately = now.saturating_sub(self.commit * THINK_COMMITS_MAX);
+        self.writers.values().any(|writer| writer.answered.is_some_and(|answered| answered >= lately))
+    }
+
+    /// Notes who is late, and collects who is still expected, in the order of their coming.
+    fn look(&mut self, now: Moment) {
+        self.expected.clear();
+        for writer in self.writers.values_mut() {
+            let Some((due, late)) = writer.due(self.commit) else { continue };
+            if late <= now {
+                writer.missed();
+            }
+            if late > now {
+                self.expected.push((due.max(now), late));
+            }
+        }
+        self.expected.sort_unstable();
+    }
+
+    /// How many of the expected to wait for, and until when at most.
+    fn worth(&self, waiting: usize, now: Moment) -> Option<(usize, Moment)> {
+        let rate = |callers: usize, wait: Duration| callers as f64 / (self.commit + wait).as_secs_f64();
+        let mut best = (rate(waiting, Duration::ZERO), None);
+        let mut latest = now;
+        for (more, (due, late)) in self.expected.iter().enumerate() {
+            latest = latest.max(*late);
+            let rate = rate(waiting + more + 1, due.saturating_sub(now));
+            if rate > best.0 {
+                best = (rate, Some((more + 1, latest)));
+            }
+        }
+        best.1
+    }
+}
+
+impl Policy for Adaptive {
+    fn arrived(&mut self, arrival: Arrival) {
+        if arrival.caller == ANONYMOUS {
+            return;
+        }
+        if !self.writers.contains_key(&arrival.caller) {
+            self.make_room();
+        }
+        let writer = self.writers.entry(arrival.caller).or_default();
+        writer.seen = arrival.at;
+        if let Some(answered) = writer.answered.take() {
+            let think = arrival.at.saturating_sub(answered);
+            writer.thought(think.min(self.commit * THINK_COMMITS_MAX));
+        }
+    }
+
+    fn commit_began(&mut self, now: Moment) {
+        self.began = now;
+        self.held_since = None;
+        self.yields = 0;
+        self.yielded_with = 0;
+    }
+
+    fn commit_ended(&mut self, now: Moment) {
+        self.commit = averaged(self.commit, now.saturating_sub(self.began));
+    }
+
+    fn answered(&mut self, caller: CallerId, now: Moment) {
+        if let Some(writer) = self.writers.get_mut(&caller) {
+            writer.answered = Some(now);
+        }
+    }
+
+    fn hold(&mut self, waiting: usize, now: Moment) -> Hold {
+        let since = *self.held_since.get_or_insert(now);
+        if !self.has_others(now) {
+            return Hold::Close;
+        }
+        if waiting > self.yielded_with && self.yields < YIELDS_MAX {
+            self.yields += 1;
+            self.yielded_with = waiting;
+            return Hold::Yield;
+        }
+        self.look(now);
+        let end = since + self.commit.min(self.hold_max);
+        match self.worth(waiting, now) {
+            Some((more, late)) if now < end => Hold::Until(late.min(end), waiting + more),
+            _ => Hold::Close,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::*;
+    use super::*;
+
+    const MAX: Duration = Duration::from_millis(15);
+
+    /// What it says once giving up the CPU brings nothing more.
+    fn hold(policy: &mut Adaptive, waiting: usize, at: u64) -> Hold {
+        loop {
+            match policy.hold(waiting, us(at)) {
+                Hold::Yield => {}
+                hold => return hold,
+            }
+        }
+    }
+
+    /// After some rounds of commits of 1 ms by writers who come back after so many microseconds, the next round's
+    /// answers come at the returned time.
+    fn taught(policy: &mut Adaptive, thinks: &[u64]) -> u64 {
+        let callers: Vec<CallerId> = (1..=thinks.len() as u32).collect();
+        let mut at = 0;
+        for _ in 0..8 {
+            for (caller, think) in callers.iter().zip(thinks) {
+                arrive(policy, *caller, at + think);
+            }
+            let begin = at + thinks.iter().max().unwrap();
+            commit(policy, begin, begin + 1000, &callers);
+            at = begin + 1000;
+        }
+        at
+    }
+
+    #[test]
+    fn one_writer_never_waits() {
+        let policy = &mut Adaptive::new(MAX);
+        let at = taught(policy, &[50]);
+        arrive(policy, 1, at + 50);
+        assert_eq!(policy.hold(1, us(at + 50)), Hold::Close);
+    }
+
+    #[test]
+    fn a_writer_who_comes_back_soon_is_waited_for_and_then_forgotten() {
+        let policy = &mut Adaptive::new(MAX);
+        let at = taught(policy, &[50, 200]);
+        arrive(policy, 1, at + 50);
+        let Hold::Until(end, 2) = hold(policy, 1, at + 50) else { panic!("writer 2 is expected") };
+        assert!(end >= us(at + 200) && end <= us(at + 1050), "{end:?}");
+        let mut at = end.as_micros() as u64 + 1;
+        for _ in 0..MISSES_MAX {
+            assert_eq!(hold(policy, 1, at), Hold::Close, "late");
+            commit(policy, at, at + 1000, &[1]);
+            at += 1050;
+            arrive(policy, 1, at);
+        }
+        assert_eq!(policy.writers[&2].think, None);
+    }
+
+    #[test]
+    fn nobody_waits_for_a_writer_who_thinks_longer_than_a_commit_takes() {
+        let policy = &mut Adaptive::new(MAX);
+        let at = taught(policy, &[50, 3000]);
+        arrive(policy, 1, at + 50);
+        assert_eq!(hold(policy, 1, at + 50), Hold::Close);
+    }
+
+    #[test]
+    fn nineteen_do_not_wait_long_for_the_twentieth() {
+        let policy = &mut Adaptive::new(MAX);
+        let mut thinks = [50; 20];
+        thinks[19] = 600;
+        let at = taught(policy, &thinks);
+        for caller in 1..=19 {
+            arrive(policy, caller, at + 50);
+        }
+        assert_eq!(hold(policy, 19, at + 50), Hold::Close);
+    }
+
+    #[test]
+    fn anonymous_callers_are_counted_but_not_waited_for() {
+        let policy = &mut Adaptive::new(MAX);
+        for round in 0..50 {
+            arrive(policy, ANONYMOUS, round * 1000);
+            assert_eq!(policy.hold(1, us(round * 1000)), Hold::Close);
+            commit(policy, round * 1000, round * 1000 + 900, &[ANONYMOUS]);
+        }
+        assert!(policy.writers.is_empty());
+    }
+
+    #[test]
+    fn memory_is_bounded() {
+        let policy = &mut Adaptive::new(MAX);
+        for caller in 1..10_000 {
+            arrive(policy, caller, caller.into());
+        }
+        assert_eq!(policy.writers.len(), WRITERS_MAX);
+        assert!(policy.writers.contains_key(&9_999), "the newest stay");
+    }
+}
