@@ -34,6 +34,8 @@ pub(super) fn run(device: &Path, dir: &Path, mut options: Options, ready: impl F
     if fs.geometry().inode_bytes <= 128 {
         options.fuse.time_granularity = Duration::from_secs(1);
     }
+    let on_panic = mounted.clone();
+    fs.on_panic(Box::new(move || on_panic.clone().panic()));
     let on_signal = mounted.clone();
     ending.watch(move |signal| on_signal.end(signal))?;
     let served = fuse::serve(fs.clone(), &dir, &options.fuse, || {
@@ -111,6 +113,32 @@ impl Mounted {
         // next mount replays the journal.
         self.sync();
         std::process::exit(1);
+    }
+
+    /// Ends the mount at once (errors=panic): nothing more is written, and whoever uses it sees errors. Called in the
+    /// middle of a request, so another thread does it.
+    fn panic(self) {
+        let end = move || {
+            match self.phase() {
+                Phase::Ending => return,
+                Phase::Serving
+                    if self.is_on_top()
+                        && umount2(&self.dir, MntFlags::MNT_FORCE | MntFlags::MNT_DETACH).is_ok() =>
+                {
+                    // Root can cut the connection; then the main thread ends as after any unmount, with the error.
+                    return;
+                }
+                Phase::Serving if self.is_on_top() => {
+                    let _ = fuse::mount::unmount(&self.dir, true);
+                }
+                Phase::Starting | Phase::Serving => {}
+            }
+            // With the process its connection to the kernel ends too.
+            std::process::exit(1);
+        };
+        if std::thread::Builder::new().name("panic".into()).spawn(end).is_err() {
+            std::process::exit(1);
+        }
     }
 
     fn sync(&self) {

@@ -40,10 +40,10 @@ impl Entry<'_> {
         self.inode != 0
     }
 
-    /// The bytes it needs.
+    /// The bytes it needs; one without a name, which only damage makes, no less than any other.
     pub fn used(&self) -> usize {
         if self.in_use() {
-            entry_bytes(self.name.len())
+            entry_bytes(self.name.len()).max(ENTRY_MIN)
         } else {
             0
         }

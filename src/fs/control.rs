@@ -86,6 +86,7 @@ impl Fs {
             ShutdownMode::NoLogFlush => Ok(()),
         };
         tracing::warn!(?mode, "the file system is shut down");
+        self.errors.expect_abort();
         self.journal.abort();
         written
     }

@@ -11,7 +11,7 @@ use crate::format::geometry::Geometry;
 use crate::format::inode::{InodeFlags, RawInode};
 use crate::format::superblock::Superblock;
 use crate::format::time::Timestamp;
-use crate::fs::options::{ErrorsPolicy, MountOptions, Tuning};
+use crate::fs::options::{MountOptions, Tuning};
 use crate::journal::Journal;
 use crate::units::{InodeNr, Tid};
 use parking_lot::{Mutex, RwLock, RwLockWriteGuard};
@@ -39,8 +39,7 @@ pub struct Fs {
     /// Held by a rename that moves a directory, so that the tree it checks for loops stands still.
     pub(crate) rename_lock: Mutex<()>,
     pub(crate) read_only: AtomicBool,
-    /// A corrupt structure has been met: the superblock's error flag is set at unmount.
-    pub(crate) errors_seen: AtomicBool,
+    pub(crate) errors: super::errors::Errors,
     pub(crate) writeback: super::writeback::Writeback,
     pub(crate) inactivation: super::inactivate::Queue,
     /// The kernel keeps inodes of its own and says when it forgets one.
@@ -209,36 +208,6 @@ impl Fs {
             (u32::from(sb.def_resuid), u32::from(sb.def_resgid))
         };
         caller.is_root() || caller.uid == uid || gid != 0 && caller.is_in_group(gid)
-    }
-
-    /// Passes a result on, after doing what `errors=` says when it is a corrupt structure.
-    pub(crate) fn noting<T>(&self, result: Result<T>) -> Result<T> {
-        if let Err(error @ Error::Corrupt { .. }) = &result {
-            self.note_error(error);
-        }
-        result
-    }
-
-    /// Marks the file system as having errors and follows `errors=`.
-    pub(crate) fn note_error(&self, error: &Error) {
-        if self.errors_seen.swap(true, Ordering::AcqRel) {
-            tracing::warn!(%error, "another error in the file system");
-        } else {
-            tracing::error!(%error, "the file system has an error: run fsck.journalfs");
-        }
-        match self.options.errors {
-            ErrorsPolicy::Continue => {}
-            ErrorsPolicy::RemountReadOnly => {
-                if !self.read_only.swap(true, Ordering::AcqRel) {
-                    tracing::error!("no more changes are accepted (errors=remount-ro)");
-                }
-            }
-            ErrorsPolicy::Panic => {
-                tracing::error!("stopping at once (errors=panic)");
-                self.journal.abort();
-                self.read_only.store(true, Ordering::Release);
-            }
-        }
     }
 
     /// The time now, cut to what an inode of this file system can hold.

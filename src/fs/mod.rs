@@ -28,6 +28,7 @@ mod attribute_tests;
 mod control;
 mod core;
 mod data;
+mod errors;
 mod fallocate;
 pub mod fast_commit;
 mod features;
@@ -49,6 +50,7 @@ mod xattr_ops;
 
 pub use self::control::ShutdownMode;
 pub use self::core::Fs;
+pub use errors::OnPanic;
 pub use file::ReadBytes;
 pub use flags::FsXattr;
 pub use inactivate::Fate;

@@ -11,7 +11,7 @@ use super::inode::InodeCache;
 use super::options::MountOptions;
 use super::orphan::Orphans;
 use super::writeback::Writeback;
-use super::{fast_commit, inode_table, superblock};
+use super::{errors, fast_commit, inode_table, superblock};
 use crate::cache::BlockCache;
 use crate::device::{Block, SharedDevice};
 use crate::error::{Error, Result};
@@ -86,7 +86,18 @@ impl Fs {
             options.errors = features::errors_policy(sb.errors);
         }
         let opened = open_journal(&device, &sb, located, &options)?;
-        let sb = read_superblock(&device)?;
+        let mut replayed = read_superblock(&device)?;
+        if errors::carry_over(&sb, &mut replayed) && !options.read_only {
+            replay::update_superblock(&*device, |home| *home = replayed.clone())?;
+            device.flush().map_err(|e| Error::io("flushing the superblock", e))?;
+        }
+        let sb = replayed;
+        if sb.state & STATE_ERROR != 0 {
+            tracing::warn!(
+                errors = sb.error_count,
+                "the file system is known to have errors: run fsck.journalfs"
+            );
+        }
         let fs = Self::assemble(device, sb, opened, options)?;
         if !fs.is_read_only() {
             fs.finish_orphans()?;
@@ -134,7 +145,7 @@ impl Fs {
             superblock: Mutex::new(sb),
             rename_lock: Mutex::new(()),
             read_only: AtomicBool::new(read_only),
-            errors_seen: AtomicBool::new(false),
+            errors: super::errors::Errors::default(),
             kernel_holds_inodes: AtomicBool::new(false),
             writeback: Writeback::new(memory.dirty_bytes_max),
             inactivation: super::inactivate::Queue::default(),
@@ -163,7 +174,13 @@ impl Fs {
 
     /// Frees or truncates the orphans that an earlier mount left.
     fn finish_orphans(self: &Arc<Self>) -> Result<()> {
-        let orphans = self.load_orphans()?;
+        let loaded = self.load_orphans()?;
+        if let Some(broken) = &loaded.broken {
+            self.note_error(&broken.why);
+            // As the kernel does: fsck finds the inodes that this gives up.
+            self.cut_orphan_list(broken.after)?;
+        }
+        let orphans = loaded.orphans;
         let count = orphans.len();
         for nr in orphans {
             if let Err(error) = self.finish_orphan(nr) {
@@ -212,7 +229,11 @@ impl Fs {
         let result = self.unmount_steps();
         self.stop_inactivation();
         self.writeback.stop.store(true, Ordering::Release);
-        self.writeback.wanted.notify_all();
+        {
+            // Between its look at the flag and its sleep nobody is woken.
+            let _sleeping = self.writeback.sleeping.lock();
+            self.writeback.wanted.notify_all();
+        }
         for thread in self.threads.lock().drain(..) {
             if thread.join().is_err() {
                 tracing::error!("a thread of the file system had panicked");
@@ -233,6 +254,8 @@ impl Fs {
         if self.options.read_only {
             return Ok(());
         }
+        self.note_abort();
+        self.record_errors();
         if self.journal.is_aborted() {
             return Err(Error::Aborted);
         }
@@ -250,7 +273,7 @@ impl Fs {
         }
         self.drain_inactivation();
         // Data that can't be written is lost, and the caller is told; what the journal holds is not lost with it.
-        let synced = if self.is_read_only() { Ok(()) } else { self.sync() };
+        let synced = self.sync();
         // At rest nothing may be in a cache, whatever barrier= says.
         self.journal.set_barrier(true);
         self.journal.drain()?;
@@ -270,7 +293,7 @@ impl Fs {
             sb.features.ro_compat.remove(RoCompat::ORPHAN_PRESENT);
         }
         sb.wtime = now_seconds();
-        if self.errors_seen.load(Ordering::Acquire) {
+        if self.errors.seen() {
             sb.state |= STATE_ERROR;
         }
         if self.options.nojournal || self.options.bypass_journal {

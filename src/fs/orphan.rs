@@ -194,42 +194,86 @@ impl Fs {
     }
 
     /// Finds the orphans that the disk records, into memory; for mount, before the first handle.
-    /// The newest comes first.
-    pub(crate) fn load_orphans(&self) -> Result<Vec<InodeNr>> {
-        let mut found = Vec::new();
-        let mut spots = Vec::new();
+    /// The newest comes first. The list ends where it makes no sense.
+    pub(crate) fn load_orphans(&self) -> Result<Loaded> {
+        let mut loaded = self.read_orphan_list()?;
+        let count = loaded.orphans.len() as u64;
+        let mut memory = self.orphans.memory.lock();
+        memory.next_order = count;
+        for (i, nr) in loaded.orphans.iter().enumerate() {
+            let order = count - 1 - i as u64;
+            memory.list.insert(order, *nr);
+            memory.spots.insert(*nr, Spot::List(order));
+        }
         for index in 0..self.orphans.file_blocks.len() {
             let block = self.orphan_block(&*self.cache, index)?;
             for slot in 0..orphan_file::entries_per_block(&self.geometry) {
-                if let Some(nr) = orphan_file::entry(&block, slot) {
-                    spots.push((nr, Spot::Slot(index, slot)));
+                let Some(nr) = orphan_file::entry(&block, slot) else { continue };
+                if memory.spots.contains_key(&nr) {
+                    tracing::warn!(inode = nr.0, "an orphan is recorded twice");
+                    continue;
                 }
+                memory.spots.insert(nr, Spot::Slot(index, slot));
+                loaded.orphans.push(nr);
             }
         }
-        let mut list = Vec::new();
+        Ok(loaded)
+    }
+
+    /// The list, newest first, as far as it makes sense.
+    fn read_orphan_list(&self) -> Result<Loaded> {
+        let mut loaded = Loaded { orphans: Vec::new(), broken: None };
         let mut seen = FxHashSet::default();
         let mut next = superblock::read(&*self.cache, &self.geometry)?.last_orphan;
         while next != 0 {
             let nr = InodeNr(next);
-            if !seen.insert(nr) {
-                return Err(Error::corrupt("orphan list", Place::Inode(nr), "runs in a circle"));
+            let follow = if !self.geometry.holds_file(nr) || nr == InodeNr::ROOT {
+                Err(Error::corrupt("orphan list", Place::Inode(nr), "no such file"))
+            } else if !seen.insert(nr) {
+                Err(Error::corrupt("orphan list", Place::Inode(nr), "runs in a circle"))
+            } else {
+                inode_table::read(&*self.cache, &self.geometry, nr)
+            };
+            match follow {
+                Ok(raw) => {
+                    loaded.orphans.push(nr);
+                    next = raw.dtime;
+                }
+                Err(why @ Error::Corrupt { .. }) => {
+                    loaded.broken = Some(Broken { after: loaded.orphans.last().copied(), why });
+                    break;
+                }
+                Err(error) => return Err(error),
             }
-            list.push(nr);
-            next = inode_table::read(&*self.cache, &self.geometry, nr)?.dtime;
         }
-        let count = list.len() as u64;
-        let mut memory = self.orphans.memory.lock();
-        memory.next_order = count;
-        for (i, nr) in list.into_iter().enumerate() {
-            let order = count - 1 - i as u64;
-            memory.list.insert(order, nr);
-            memory.spots.insert(nr, Spot::List(order));
-            found.push(nr);
-        }
-        for (nr, spot) in spots {
-            memory.spots.insert(nr, spot);
-            found.push(nr);
-        }
-        Ok(found)
+        Ok(loaded)
     }
+
+    /// Ends the list on disk behind an inode, or makes it empty.
+    pub(crate) fn cut_orphan_list(&self, after: Option<InodeNr>) -> Result<()> {
+        // Not for what `errors=` says: nothing else has been changed yet, and a broken list must not be added to.
+        let cut = self.cache.update(8, |h| match after {
+            None => superblock::modify(h, self, |sb| sb.last_orphan = 0),
+            Some(nr) => {
+                let raw = inode_table::read(h, &self.geometry, nr)?;
+                inode_table::set_next_orphan(h, &self.geometry, nr, &raw, 0)
+            }
+        });
+        cut.map(|_| ())
+    }
+}
+
+/// The orphans that were found at mount.
+pub(crate) struct Loaded {
+    /// The newest first.
+    pub(crate) orphans: Vec<InodeNr>,
+    /// The list didn't end as it should.
+    pub(crate) broken: Option<Broken>,
+}
+
+/// Where the list makes no sense any more.
+pub(crate) struct Broken {
+    /// The last inode that does; none if already the head doesn't.
+    pub(crate) after: Option<InodeNr>,
+    pub(crate) why: Error,
 }

@@ -71,7 +71,8 @@ impl Fs {
         if self.journal.is_aborted() {
             return Err(Error::Posix(libc::EIO));
         }
-        if self.is_read_only() {
+        // Not where an error has made it read-only since: what is not written then is not acknowledged.
+        if self.options.read_only {
             return Ok((None, 0, Ok(())));
         }
         let (mut stamp, mut result) = (0, Ok(()));
@@ -137,6 +138,8 @@ impl Fs {
             if self.writeback.stop.load(Ordering::Acquire) {
                 return;
             }
+            self.note_abort();
+            self.record_errors();
             if self.journal.is_aborted() {
                 continue;
             }

@@ -4,10 +4,11 @@
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use crate::support::image::{dumpe2fs, field};
 use crate::support::mount::is_mounted;
-use crate::support::{driver, needs_root, run, Driver, Image, Mounted};
+use crate::support::{driver, needs_root, ok, run, Driver, Image, Mounted};
 
 const BYTES: u64 = 64 << 20;
 /// Far more than a walk of so small an image can need.
@@ -218,4 +219,66 @@ fn populated(format: &'static str) -> Image {
     mounted.unmount();
     image.assert_clean();
     image
+}
+
+/// An image with a directory `d` whose block is damaged.
+fn with_damaged_directory() -> Image {
+    let image = Image::formatted(BYTES, "journalfs", &[]);
+    let mounted = Mounted::journalfs(&image.path(), "");
+    std::fs::create_dir(mounted.join("d")).expect("mkdir");
+    mounted.unmount();
+    let mut debugfs = Command::new("debugfs");
+    let blocks = ok(debugfs.args(["-R", "blocks /d"]).arg(image.path()), Duration::from_secs(60));
+    let block: u64 = blocks.lines().find_map(|line| line.trim().parse().ok()).expect("the directory's block");
+    poke(&image, block * 4096 + 4, &[3; 20]);
+    image
+}
+
+#[test]
+fn errors_panic_ends_the_mount_at_once() {
+    needs_root!();
+    if driver() == Driver::Kernel {
+        return;
+    }
+    let image = with_damaged_directory();
+    let mounted = Mounted::journalfs(&image.path(), "errors=panic");
+    std::fs::create_dir(mounted.join("lost")).expect("mkdir");
+    // Whatever comes of it.
+    let _ = std::fs::read_dir(mounted.join("d")).map(Iterator::count);
+    let began = Instant::now();
+    while is_mounted(mounted.root()) {
+        assert!(began.elapsed() < Duration::from_secs(30), "still mounted");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let messages = mounted.wait_for_end();
+    assert!(messages.contains("the mount ends here (errors=panic)"), "{messages}");
+    assert!(messages.contains("corrupt"), "what was met: {messages}");
+    let header = dumpe2fs(&image.path());
+    assert!(field(&header, "Filesystem state").contains("with errors"), "{header}");
+    // As after a crash: it can be mounted again, and what was not committed is gone.
+    let mounted = Mounted::journalfs(&image.path(), "errors=continue");
+    assert!(!mounted.join("lost").exists());
+    let _ = mounted.unmount_with_messages();
+}
+
+#[test]
+fn the_image_knows_of_an_error_while_it_is_mounted() {
+    needs_root!();
+    if driver() == Driver::Kernel {
+        return;
+    }
+    let image = with_damaged_directory();
+    let mounted = Mounted::journalfs(&image.path(), "errors=continue");
+    // Whatever comes of it.
+    let _ = std::fs::read_dir(mounted.join("d")).map(Iterator::count);
+    std::thread::sleep(Duration::from_millis(1500));
+    mounted.kill();
+    // In the log by now; whoever replays it finds it.
+    let replayed = run(
+        Command::new("e2fsck").args(["-y", "-E", "journal_only"]).arg(image.path()),
+        Duration::from_secs(60),
+    );
+    let header = dumpe2fs(&image.path());
+    assert!(field(&header, "Filesystem state").contains("with errors"), "{}{header}", replayed.text());
+    assert!(!field(&header, "FS Error count").is_empty(), "{header}");
 }
