@@ -6,6 +6,7 @@
 #   check     formatting, lints, documentation
 #   unit      unit tests; integration: tests that mount images (as root)
 #   crash     a million states that a power cut can leave
+#   streams   the same of what fs_mark, git and pjdfstest write through a mount, and of fuse2fs
 #   faults    deliberate faults, each of which the crash tests must catch
 #   fuzz      hostile images, journals and records, each for FUZZ_SECONDS (3600); needs the nightly compiler
 #   kill      50 rounds of kill -9 under load
@@ -21,7 +22,7 @@ DESTDIR ?=
 RELEASE = target/release
 TEST_ARGUMENTS ?=
 
-.PHONY: build install uninstall deps check unit integration test demo crash faults fuzz kill floor suites clean
+.PHONY: build install uninstall deps check unit integration test demo crash streams faults fuzz kill floor suites clean
 
 build:
 	$(CARGO) build --release --workspace
@@ -74,6 +75,13 @@ kill: build
 crash:
 	scripts/as-root.sh env JOURNALFS_CRASH_STATES=$${JOURNALFS_CRASH_STATES:-1000000} \
 		$(CARGO) test --release --test crash -- --nocapture
+	$(MAKE) streams
+
+# States of the write streams of whole programs on a real mount, and of fuse2fs on the same load.
+streams: build
+	scripts/as-root.sh env JOURNALFS_BIN_DIR="$(CURDIR)/$(RELEASE)" \
+		JOURNALFS_STREAM_STATES=$${JOURNALFS_STREAM_STATES:-2000} \
+		$(CARGO) test --release --test streams -- --nocapture --test-threads 1
 
 # The crash tests can fail: each deliberate fault is caught.
 faults:
