@@ -3,6 +3,7 @@
 use super::{Device, SharedDevice};
 use parking_lot::Mutex;
 use std::io::{self, IoSlice};
+use std::time::Duration;
 
 /// A request, as a fault's predicate sees it.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
@@ -54,23 +55,39 @@ impl Request {
     }
 }
 
-type Predicate = Box<dyn FnMut(&Request) -> bool + Send>;
+/// What goes wrong with a request.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Failure {
+    /// It fails with this errno, and nothing of it is done.
+    Errno(i32),
+    /// A write fails with EIO after these many bytes of it; anything else at once.
+    Short(u64),
+    /// It is done, later.
+    Delay(Duration),
+}
 
-/// Passes requests on to another device, except those that are to fail (with EIO).
+type Plan = Box<dyn FnMut(&Request) -> Option<Failure> + Send>;
+
+/// Passes requests on to another device, except those that are to fail.
 pub struct FaultyDevice {
     inner: SharedDevice,
-    fails: Mutex<Option<Predicate>>,
+    plan: Mutex<Option<Plan>>,
 }
 
 impl FaultyDevice {
     /// A device that does not fail yet.
     pub fn new(inner: SharedDevice) -> Self {
-        Self { inner, fails: Mutex::new(None) }
+        Self { inner, plan: Mutex::new(None) }
     }
 
-    /// Fails each request for which `predicate` is true, from now on.
-    pub fn fail_when(&self, predicate: impl FnMut(&Request) -> bool + Send + 'static) {
-        *self.fails.lock() = Some(Box::new(predicate));
+    /// From now on `plan` decides what goes wrong.
+    pub fn plan(&self, plan: impl FnMut(&Request) -> Option<Failure> + Send + 'static) {
+        *self.plan.lock() = Some(Box::new(plan));
+    }
+
+    /// Fails each request for which `predicate` is true, from now on, with EIO.
+    pub fn fail_when(&self, mut predicate: impl FnMut(&Request) -> bool + Send + 'static) {
+        self.plan(move |request| predicate(request).then_some(Failure::Errno(libc::EIO)));
     }
 
     /// Fails the first request for which `predicate` is true, and none after it.
@@ -94,15 +111,32 @@ impl FaultyDevice {
 
     /// Fails nothing any more.
     pub fn heal(&self) {
-        *self.fails.lock() = None;
+        *self.plan.lock() = None;
     }
 
-    fn check(&self, request: Request) -> io::Result<()> {
-        if self.fails.lock().as_mut().is_some_and(|fails| fails(&request)) {
-            return Err(io::Error::from_raw_os_error(libc::EIO));
+    /// What is to be done of a request: all, or so many bytes of a write.
+    fn check(&self, request: Request) -> io::Result<Option<u64>> {
+        let failure = self.plan.lock().as_mut().and_then(|plan| plan(&request));
+        match (failure, request) {
+            (None, _) => Ok(None),
+            (Some(Failure::Delay(time)), _) => {
+                std::thread::sleep(time);
+                Ok(None)
+            }
+            (Some(Failure::Short(bytes)), Request::Write { len, .. }) => Ok(Some(bytes.min(len))),
+            (Some(Failure::Short(_)), _) => Err(eio()),
+            (Some(Failure::Errno(errno)), _) => Err(io::Error::from_raw_os_error(errno)),
         }
-        Ok(())
     }
+
+    fn write_short(&self, offset: u64, buf: &[u8]) -> io::Result<()> {
+        self.inner.write_at(offset, buf)?;
+        Err(eio())
+    }
+}
+
+fn eio() -> io::Error {
+    io::Error::from_raw_os_error(libc::EIO)
 }
 
 impl Device for FaultyDevice {
@@ -116,13 +150,21 @@ impl Device for FaultyDevice {
     }
 
     fn write_at(&self, offset: u64, buf: &[u8]) -> io::Result<()> {
-        self.check(Request::Write { offset, len: buf.len() as u64 })?;
-        self.inner.write_at(offset, buf)
+        match self.check(Request::Write { offset, len: buf.len() as u64 })? {
+            None => self.inner.write_at(offset, buf),
+            Some(short) => self.write_short(offset, buf.get(..short as usize).unwrap_or_default()),
+        }
     }
 
     fn write_vectored_at(&self, offset: u64, bufs: &[IoSlice<'_>]) -> io::Result<()> {
-        self.check(Request::Write { offset, len: bufs.iter().map(|buf| buf.len() as u64).sum() })?;
-        self.inner.write_vectored_at(offset, bufs)
+        match self.check(Request::Write { offset, len: bufs.iter().map(|buf| buf.len() as u64).sum() })? {
+            None => self.inner.write_vectored_at(offset, bufs),
+            Some(short) => {
+                let all: Vec<u8> =
+                    bufs.iter().flat_map(|buf| buf.iter().copied()).take(short as usize).collect();
+                self.write_short(offset, &all)
+            }
+        }
     }
 
     fn flush(&self) -> io::Result<()> {
@@ -136,8 +178,13 @@ impl Device for FaultyDevice {
     }
 
     fn write_zeroes(&self, offset: u64, len: u64) -> io::Result<()> {
-        self.check(Request::Write { offset, len })?;
-        self.inner.write_zeroes(offset, len)
+        match self.check(Request::Write { offset, len })? {
+            None => self.inner.write_zeroes(offset, len),
+            Some(short) => {
+                self.inner.write_zeroes(offset, short)?;
+                Err(eio())
+            }
+        }
     }
 
     fn read_only(&self) -> bool {
@@ -173,7 +220,13 @@ mod tests {
         device.read_at(0, &mut [0; 100]).unwrap();
         assert!(device.read_at(0, &mut [0; 101]).is_err());
         device.read_at(200, &mut [0; 100]).unwrap();
+        device.plan(|_| Some(Failure::Short(3)));
+        assert_eq!(device.write_at(8, &[7; 5]).unwrap_err().raw_os_error(), Some(libc::EIO));
+        device.plan(|_| Some(Failure::Errno(libc::ENOSPC)));
+        assert_eq!(device.write_at(9, &[1]).unwrap_err().raw_os_error(), Some(libc::ENOSPC));
         device.heal();
-        device.read_at(0, &mut [0; 101]).unwrap();
+        let mut bytes = [0; 101];
+        device.read_at(0, &mut bytes).unwrap();
+        assert_eq!(bytes[8..13], [7, 7, 7, 0, 0]);
     }
 }

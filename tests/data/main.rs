@@ -6,5 +6,6 @@ mod faults;
 mod modes;
 mod power;
 mod space;
+mod storm;
 mod stress;
 mod support;
