@@ -1,9 +1,11 @@
 //! `batch=adaptive`: wait for writers, not for time.
 //!
-//! A writer is expected while it usually comes back sooner than a commit takes (C). With N callers waiting, holding the
-//! transaction for k more until W from now pays if (N + k) / (C + W) > N / C: that is what decides, for the best k.
-//! So one writer never waits, nor does anybody for writers who think longer than C, and the wait is below
-//! C * M / (N + M) when M are expected. In all it is at most C, and `max_batch_time`.
+//! A writer is expected while it usually comes back sooner than a commit takes (C). Holding the transaction for W, so
+//! that k more writers join it, saves each of them what it would wait longer for the next commit, C - W, and costs all
+//! others W: those who wait already, and those who come later and find the log busy for longer. With T writers
+//! about it pays if k C > T W, and the k with the largest difference is waited for. So one writer never waits,
+//! nor does anybody for writers who think longer than C or whose coming takes as long as a commit in all: those do
+//! better in two groups, one thinking while the other commits. In all a hold takes at most C, and `max_batch_time`.
 //!
 //! What is learnt of a writer is the mean of its think times and their mean deviation. A writer who doesn't come when
 //! due is taken to think twice as long; the second time it is forgotten, until it comes back by itself.
@@ -20,6 +22,9 @@ const MISSES_MAX: u32 = 2;
 const YIELDS_MAX: u32 = 32;
 /// A think time counts as at most so many commits, lest one pause is remembered for long; who hasn't come for longer is gone.
 const THINK_COMMITS_MAX: u32 = 4;
+
+/// Mean deviations beyond the mean after which a writer is late.
+const LATE_DEVIATIONS: u32 = 3;
 
 #[derive(Default)]
 struct Writer {
@@ -47,13 +52,15 @@ impl Writer {
 
     /// When it is expected, and when it is late, if it is expected within `horizon` of its last answer.
     fn due(&self, horizon: Duration) -> Option<(Moment, Moment)> {
-        let (think, answered) = (self.think?, self.answered?);
-        (think < horizon).then(|| (answered + think, answered + think + 2 * self.deviation))
+        let (think, answered) = (self.think? * (self.misses + 1), self.answered?);
+        (think < horizon).then(|| (answered + think, answered + think + LATE_DEVIATIONS * self.deviation))
     }
 
     fn missed(&mut self) {
         self.misses += 1;
-        self.think = self.think.map(|think| think * 2).filter(|_| self.misses < MISSES_MAX);
+        if self.misses >= MISSES_MAX {
+            self.think = None;
+        }
     }
 }
 
@@ -65,6 +72,8 @@ pub(super) struct Adaptive {
     writers: FxHashMap<CallerId, Writer>,
     /// When this transaction was first held.
     held_since: Option<Moment>,
+    /// Writers about who don't wait.
+    active: usize,
     yields: u32,
     /// How many waited when the CPU was last given up.
     yielded_with: usize,
@@ -80,6 +89,7 @@ impl Adaptive {
             began: Moment::ZERO,
             writers: FxHashMap::default(),
             held_since: None,
+            active: 0,
             yields: 0,
             yielded_with: 0,
             expected: Vec::new(),
@@ -95,10 +105,10 @@ impl Adaptive {
         }
     }
 
-    /// Whether some writer who doesn't wait has been seen lately.
-    fn has_others(&self, now: Moment) -> bool {
+    /// How many writers who don't wait have been seen lately.
+    fn count_active(&self, now: Moment) -> usize {
         let lately = now.saturating_sub(self.commit * THINK_COMMITS_MAX);
-        self.writers.values().any(|writer| writer.answered.is_some_and(|answered| answered >= lately))
+        self.writers.values().filter(|w| w.answered.is_some_and(|answered| answered >= lately)).count()
     }
 
     /// Notes who is late, and collects who is still expected, in the order of their coming.
@@ -118,14 +128,15 @@ impl Adaptive {
 
     /// How many of the expected to wait for, and until when at most.
     fn worth(&self, waiting: usize, now: Moment) -> Option<(usize, Moment)> {
-        let rate = |callers: usize, wait: Duration| callers as f64 / (self.commit + wait).as_secs_f64();
-        let mut best = (rate(waiting, Duration::ZERO), None);
+        let all = (waiting + self.active) as f64;
+        let commit = self.commit.as_secs_f64();
+        let mut best = (0.0, None);
         let mut latest = now;
-        for (more, (due, late)) in self.expected.iter().enumerate() {
+        for (joined, (due, late)) in (1..).zip(&self.expected) {
             latest = latest.max(*late);
-            let rate = rate(waiting + more + 1, due.saturating_sub(now));
-            if rate > best.0 {
-                best = (rate, Some((more + 1, latest)));
+            let gain = joined as f64 * commit - all * due.saturating_sub(now).as_secs_f64();
+            if gain > best.0 {
+                best = (gain, Some((joined, latest)));
             }
         }
         best.1
@@ -167,7 +178,8 @@ impl Policy for Adaptive {
 
     fn hold(&mut self, waiting: usize, now: Moment) -> Hold {
         let since = *self.held_since.get_or_insert(now);
-        if !self.has_others(now) {
+        self.active = self.count_active(now);
+        if self.active == 0 {
             return Hold::Close;
         }
         if waiting > self.yielded_with && self.yields < YIELDS_MAX {

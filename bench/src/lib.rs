@@ -1,0 +1,3 @@
+//! What measures journalfs: simulations of its batching policies, and the parts of the benchmark.
+
+pub mod simulation;
