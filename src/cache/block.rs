@@ -7,6 +7,7 @@
 //! 3. Who loads a block fills only the slot it opened itself (its ticket): a version published
 //!    meanwhile stays.
 
+use super::clock::Clock;
 use super::{Handle, ReadBlock};
 use crate::device::{Block, SharedDevice};
 use crate::error::{Error, Result};
@@ -14,7 +15,6 @@ use crate::journal::Journal;
 use crate::units::{BlockNr, BlockRange, Tid};
 use parking_lot::{Condvar, Mutex};
 use rustc_hash::FxHashMap;
-use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 
@@ -35,8 +35,7 @@ enum Slot {
 #[derive(Default)]
 struct Shard {
     slots: FxHashMap<BlockNr, Slot>,
-    /// Clock order; may name blocks that are gone.
-    clock: VecDeque<BlockNr>,
+    clock: Clock<BlockNr>,
 }
 
 /// The metadata blocks in memory, over the journal and the device.
@@ -118,21 +117,56 @@ impl BlockCache {
             ticket
         };
         let result = self.load(nr);
-        let mut shard = lock.lock();
-        let ours = matches!(shard.slots.get(&nr), Some(Slot::Loading(t)) if *t == ticket);
-        if ours {
-            shard.slots.remove(&nr);
-            if let Ok(block) = &result {
-                Self::insert(&mut shard, nr, block.clone(), self.blocks_per_shard);
-            }
-        }
-        loaded.notify_all();
-        if !ours {
-            if let Some(Slot::Ready { block, .. }) = shard.slots.get(&nr) {
+        if !self.close_slot(nr, ticket, result.as_ref().ok().cloned()) {
+            if let Some(Slot::Ready { block, .. }) = lock.lock().slots.get(&nr) {
                 return Ok(block.clone());
             }
         }
         result
+    }
+
+    /// Says that the block is being loaded, unless it is in memory or somebody has said so.
+    fn open_slot(&self, nr: BlockNr) -> Option<u64> {
+        let mut shard = self.shard(nr).0.lock();
+        if shard.slots.contains_key(&nr) {
+            return None;
+        }
+        let ticket = self.ticket.fetch_add(1, Ordering::Relaxed);
+        shard.slots.insert(nr, Slot::Loading(ticket));
+        Some(ticket)
+    }
+
+    /// Loads blocks that lie one behind the other, whose slots the caller has opened.
+    fn fill_run(&self, run: &[(BlockNr, u64)]) {
+        let Some((first, _)) = run.first() else { return };
+        let block_bytes = self.block_bytes as usize;
+        let mut bytes = vec![0; run.len() * block_bytes];
+        // Before the device is read, as in `read_data`.
+        let newer: Vec<_> = run.iter().map(|(nr, _)| self.journal.newest(*nr)).collect();
+        let read = self.device.read_at(first.0.saturating_mul(self.block_bytes.into()), &mut bytes);
+        for (((nr, ticket), newer), bytes) in run.iter().zip(newer).zip(bytes.chunks(block_bytes)) {
+            let block = match (newer, &read) {
+                (Some(block), _) => Some(block),
+                (None, Ok(())) => Some(Arc::new(Block::from_bytes(bytes))),
+                (None, Err(_)) => None,
+            };
+            self.close_slot(*nr, *ticket, block);
+        }
+    }
+
+    /// Ends a load: fills the slot if it is still the loader's (invariant 3). Whether it was.
+    fn close_slot(&self, nr: BlockNr, ticket: u64, block: Option<Arc<Block>>) -> bool {
+        let (lock, loaded) = self.shard(nr);
+        let mut shard = lock.lock();
+        let ours = matches!(shard.slots.get(&nr), Some(Slot::Loading(t)) if *t == ticket);
+        if ours {
+            shard.slots.remove(&nr);
+            if let Some(block) = block {
+                Self::insert(&mut shard, nr, block, self.blocks_per_shard);
+            }
+        }
+        loaded.notify_all();
+        ours
     }
 
     fn load(&self, nr: BlockNr) -> Result<Arc<Block>> {
@@ -151,11 +185,11 @@ impl BlockCache {
         let mut chances = 2 * shard.clock.len();
         while shard.slots.len() >= limit && chances > 0 {
             chances -= 1;
-            let Some(victim) = shard.clock.pop_front() else { break };
+            let Some(victim) = shard.clock.pop() else { break };
             match shard.slots.get_mut(&victim) {
                 Some(Slot::Ready { referenced, .. }) if *referenced => {
                     *referenced = false;
-                    shard.clock.push_back(victim);
+                    shard.clock.push(victim);
                 }
                 Some(Slot::Ready { .. }) => {
                     shard.slots.remove(&victim);
@@ -164,7 +198,9 @@ impl BlockCache {
             }
         }
         if shard.slots.insert(nr, Slot::Ready { block, referenced: false }).is_none() {
-            shard.clock.push_back(nr);
+            let Shard { slots, clock } = shard;
+            clock.push(nr);
+            clock.tidy(slots.len(), |name| slots.contains_key(&name));
         }
     }
 
@@ -248,5 +284,59 @@ impl BlockCache {
 impl ReadBlock for BlockCache {
     fn read_block(&self, nr: BlockNr) -> Result<Arc<Block>> {
         self.read(nr)
+    }
+
+    /// Reads those that are not in memory, neighbours in one request. What can't be read is left to who needs it.
+    fn prefetch(&self, blocks: &[BlockNr]) {
+        if !super::patience::may_wait() {
+            return;
+        }
+        let mut run: Vec<(BlockNr, u64)> = Vec::new();
+        for nr in blocks {
+            let Some(ticket) = self.open_slot(*nr) else { continue };
+            if run.last().is_some_and(|(last, _)| last.plus(1) != *nr) {
+                self.fill_run(&run);
+                run.clear();
+            }
+            run.push((*nr, ticket));
+        }
+        self.fill_run(&run);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::memory::MemoryDevice;
+    use crate::device::recording::RecordingDevice;
+    use crate::device::Device;
+
+    fn cache(blocks: u64) -> (Arc<MemoryDevice>, BlockCache) {
+        let device = Arc::new(MemoryDevice::new(blocks * 1024));
+        for nr in 0..blocks {
+            device.write_at(nr * 1024, &[nr as u8; 1024]).unwrap();
+        }
+        let shared: SharedDevice = Arc::new(RecordingDevice::new(device.clone()));
+        let journal = Arc::new(Journal::without_log(shared.clone(), 1024));
+        (device, BlockCache::new(shared, journal, 1024, 1 << 20))
+    }
+
+    #[test]
+    fn what_was_asked_for_ahead_is_in_memory_and_newer_versions_stay() {
+        let (device, cache) = cache(64);
+        cache.update(1, |h| h.create(BlockNr(5)).map(|block| block.fill(99))).unwrap();
+        let wanted: Vec<_> = [3, 4, 5, 6, 20, 21].map(BlockNr).to_vec();
+        cache.prefetch(&wanted);
+        // What is asked of the device from now on would read as something else.
+        device.write_at(0, &vec![0xee; 64 * 1024]).unwrap();
+        for nr in wanted {
+            let expected = if nr.0 == 5 { 99 } else { nr.0 as u8 };
+            assert_eq!(cache.read(nr).unwrap()[0], expected, "{nr}");
+        }
+        assert!(cache.cached(BlockNr(7)).is_none());
+        // Beyond the device: nothing happens, and nobody waits for it.
+        cache.prefetch(&[BlockNr(63), BlockNr(64)]);
+        assert!(cache.read(BlockNr(64)).is_err());
+        assert_eq!(cache.read(BlockNr(63)).unwrap()[0], 0xee);
     }
 }

@@ -6,6 +6,7 @@
 //! is open at a time, it never waits for I/O, and nothing of a failed one can be seen.
 
 mod block;
+pub(crate) mod clock;
 mod handle;
 mod patience;
 

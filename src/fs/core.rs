@@ -5,7 +5,7 @@ use super::attr::Caller;
 use super::inode::{Inode, InodeCache, InodeState};
 use super::inode_table;
 use super::orphan::Orphans;
-use crate::cache::{BlockCache, Handle};
+use crate::cache::{BlockCache, Handle, ReadBlock};
 use crate::error::{Error, Place, Result};
 use crate::format::geometry::Geometry;
 use crate::format::inode::{InodeFlags, RawInode};
@@ -87,6 +87,10 @@ impl Fs {
         // filling the cache in between.
         for _ in 0..1000 {
             let (block, _) = self.noting(inode_table::place(&*self.cache, &self.geometry, nr))?;
+            if self.cache.cached(block).is_none() {
+                let around = inode_table::neighbourhood(&*self.cache, &self.geometry, nr)?;
+                self.cache.prefetch(&around.iter().collect::<Vec<_>>());
+            }
             self.cache.read(block)?;
             let loaded = self.inodes.get_or_load(nr, || {
                 match inode_table::read(&InMemory(&self.cache), &self.geometry, nr) {

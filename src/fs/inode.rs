@@ -9,11 +9,11 @@
 
 use super::data::DirtyData;
 use super::xattr::Absent;
+use crate::cache::clock::Clock;
 use crate::format::inode::RawInode;
 use crate::units::{InodeNr, Tid};
 use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use rustc_hash::FxHashMap;
-use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::Arc;
 
@@ -165,8 +165,7 @@ impl Inode {
 #[derive(Default)]
 struct Shard {
     inodes: FxHashMap<InodeNr, Arc<Inode>>,
-    /// Second-chance order; may name inodes that are gone.
-    clock: VecDeque<InodeNr>,
+    clock: Clock<InodeNr>,
 }
 
 /// The inodes in memory, sharded by number.
@@ -225,7 +224,7 @@ impl InodeCache {
         let mut chances = shard.clock.len().min(64);
         while shard.inodes.len() >= self.inodes_per_shard && chances > 0 {
             chances -= 1;
-            let Some(nr) = shard.clock.pop_front() else { break };
+            let Some(nr) = shard.clock.pop() else { break };
             let idle = shard.inodes.get(&nr).map(|inode| {
                 Arc::strong_count(inode) == 1
                     && inode.try_write().is_some_and(|s| {
@@ -236,13 +235,15 @@ impl InodeCache {
                 Some(true) => {
                     shard.inodes.remove(&nr);
                 }
-                Some(false) => shard.clock.push_back(nr),
+                Some(false) => shard.clock.push(nr),
                 None => {}
             }
         }
         let nr = inode.nr;
         if shard.inodes.insert(nr, inode).is_none() {
-            shard.clock.push_back(nr);
+            let Shard { inodes, clock } = shard;
+            clock.push(nr);
+            clock.tidy(inodes.len(), |name| inodes.contains_key(&name));
         }
     }
 

@@ -8,7 +8,10 @@ use crate::cache::{Handle, ReadBlock};
 use crate::error::{Error, Place, Result};
 use crate::format::geometry::Geometry;
 use crate::format::inode::RawInode;
-use crate::units::{BlockNr, InodeNr};
+use crate::units::{BlockNr, BlockRange, InodeNr};
+
+/// Blocks of a table that are read together.
+const READAHEAD_BLOCKS: u32 = 16;
 
 /// Where an inode's record is: its table block, and the byte in it.
 pub fn place(r: &impl ReadBlock, geometry: &Geometry, nr: InodeNr) -> Result<(BlockNr, usize)> {
@@ -20,6 +23,18 @@ pub fn place(r: &impl ReadBlock, geometry: &Geometry, nr: InodeNr) -> Result<(Bl
     let byte = index as u64 * geometry.inode_bytes as u64;
     let block_bytes = geometry.block_bytes as u64;
     Ok((table.plus(byte / block_bytes), (byte % block_bytes) as usize))
+}
+
+/// The blocks that are worth reading together with the inode's: its aligned neighbours in the table, as ext4's
+/// `inode_readahead_blks`.
+pub fn neighbourhood(r: &impl ReadBlock, geometry: &Geometry, nr: InodeNr) -> Result<BlockRange> {
+    let (group, index) = geometry.group_of_inode(nr);
+    let table = groups::read(r, geometry, group)?.inode_table;
+    let inodes_per_block = (geometry.block_bytes / geometry.inode_bytes).max(1);
+    let blocks = geometry.inodes_per_group.div_ceil(inodes_per_block);
+    let first = index / inodes_per_block / READAHEAD_BLOCKS * READAHEAD_BLOCKS;
+    let len = READAHEAD_BLOCKS.min(blocks.saturating_sub(first));
+    Ok(BlockRange::new(table.plus(first.into()), len))
 }
 
 fn slot(block: &[u8], at: usize, geometry: &Geometry, nr: InodeNr) -> Result<std::ops::Range<usize>> {
