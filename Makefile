@@ -11,6 +11,7 @@
 #   fuzz      hostile images, journals and records, each for FUZZ_SECONDS (3600); needs the nightly compiler
 #   kill      50 rounds of kill -9 under load
 #   floor     performance against the kernel's ext3, on one CPU
+#   bench     files/s beside the kernel's file systems on four classes of devices, into bench/results; bench-quick: a part of it
 #   suites    the long runs: kill, a million fsx operations, much damage, floor
 
 CARGO ?= cargo
@@ -21,8 +22,9 @@ DESTDIR ?=
 
 RELEASE = target/release
 TEST_ARGUMENTS ?=
+BENCH_ARGUMENTS ?=
 
-.PHONY: build install uninstall deps check unit integration test demo crash streams faults fuzz kill floor suites clean
+.PHONY: build install uninstall deps check unit integration test demo crash streams faults fuzz kill floor bench bench-quick suites clean
 
 build:
 	$(CARGO) build --release --workspace
@@ -89,6 +91,13 @@ faults:
 
 fuzz:
 	scripts/as-root.sh fuzz/run.sh
+
+bench: deps build
+	scripts/as-root.sh $(RELEASE)/journalfs-bench run $(BENCH_ARGUMENTS)
+
+bench-quick: deps build
+	scripts/as-root.sh $(RELEASE)/journalfs-bench run --rounds 3 --scale 50 --classes array --threads 1,4,20 \
+		--contenders adaptive,none,jbd2,ext3,ext4 --results target/bench-quick $(BENCH_ARGUMENTS)
 
 floor: build
 	scripts/as-root.sh scripts/floor.sh

@@ -1,7 +1,7 @@
 //! The FUSE transport through the kernel, with a file system in memory behind it: what goes wrong here
 //! is the front-end's fault alone.
 
-#[path = "../bench/nothing.rs"]
+#[path = "../bench/src/nothing.rs"]
 mod nothing;
 
 use journalfs::fuse::{mount, serve, FuseOptions, Operations, Transport};

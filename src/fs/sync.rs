@@ -34,12 +34,13 @@ impl Fs {
     }
 
     /// Whether [`fsync_then`](Self::fsync_then) will only touch memory before it leaves the rest to the committer.
-    pub fn sync_is_quick(&self, nr: InodeNr) -> bool {
+    pub fn sync_is_quick(&self, nr: InodeNr, datasync: bool) -> bool {
         let Some(inode) = self.inodes.get(nr) else { return false };
         let Some(state) = inode.try_read() else { return false };
         let bytes =
             state.data.as_ref().map_or(0, |d| d.pages.len() as u64 * self.geometry.block_bytes as u64);
-        !state.raw.is_dir() && bytes <= super::writeback::LOGGED_BYTES_MAX
+        let logged = bytes <= super::writeback::LOGGED_BYTES_MAX;
+        !state.raw.is_dir() && logged && !(datasync && self.only_rewrites(nr, &state))
     }
 
     /// Puts a file's changes on their way. Returns the transaction and the flush to wait for.
@@ -56,7 +57,9 @@ impl Fs {
         if state.dead || self.options.read_only {
             return Ok((None, 0));
         }
-        self.flush_data(&inode, &mut state, true)?;
+        // A database's log, used again: with nothing to change in the metadata, its flush is all that it takes.
+        let in_place = datasync && self.only_rewrites(nr, &state);
+        self.flush_data(&inode, &mut state, !in_place)?;
         if !datasync {
             self.flush_times(&inode, &mut state)?;
         }

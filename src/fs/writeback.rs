@@ -146,6 +146,25 @@ impl Fs {
         self.flush_size(inode, state)
     }
 
+    /// Whether the delayed pages are one run that goes over written blocks, in one piece and with no live record: no
+    /// handle is needed to write them in place, and one request does it.
+    pub(super) fn only_rewrites(&self, nr: InodeNr, state: &InodeState) -> bool {
+        let Some(data) = &state.data else { return false };
+        let (Some(first), Some(last)) = (data.pages.keys().next(), data.pages.keys().next_back()) else {
+            return false;
+        };
+        let count = data.pages.len() as u32;
+        if last - first + 1 != count || state.size() != state.raw.size {
+            return false;
+        }
+        let cached = super::core::InMemory(&self.cache);
+        map::lookup(&self.geometry, &cached, nr, &state.raw, FileBlock(*first), count).is_ok_and(|mapping| {
+            let whole = mapping.len >= count && !mapping.unwritten;
+            whole
+                && mapping.physical.is_some_and(|start| !self.journal.is_live(BlockRange::new(start, count)))
+        })
+    }
+
     /// How many of the pages, in runs of neighbours, one handle can map (and log): pages that lie far apart may each
     /// need map blocks of their own.
     fn fitting(&self, raw: &RawInode, pages: &[(u32, Arc<Block>)], logged: bool) -> usize {

@@ -158,7 +158,7 @@ impl<O: Operations> Front<O> {
             let done = Box::new(move |result: Result<()>| answer(reply, || result, |reply, ()| reply.ok()));
             service.fsync_then(ino.0, datasync, pid, done);
         };
-        match self.service.fsync_lane(ino.0) {
+        match self.service.fsync_lane(ino.0, datasync) {
             Lane::Worker => self.workers.submit(Box::new(start)),
             // What panics here drops the reply, which says EIO.
             Lane::Inline => {

@@ -176,8 +176,8 @@ impl Operations for Fs {
         Fs::forget(self, nr);
     }
 
-    fn fsync_may_wait(&self, nr: InodeNr) -> bool {
-        !self.sync_is_quick(nr)
+    fn fsync_may_wait(&self, nr: InodeNr, datasync: bool) -> bool {
+        !self.sync_is_quick(nr, datasync)
     }
 
     fn is_busy(&self, nr: InodeNr) -> bool {

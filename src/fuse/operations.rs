@@ -116,7 +116,7 @@ pub trait Operations: Send + Sync + 'static {
         false
     }
     /// Whether [`Operations::fsync_then`] might wait itself, before it leaves the rest to others.
-    fn fsync_may_wait(&self, _nr: InodeNr) -> bool {
+    fn fsync_may_wait(&self, _nr: InodeNr, _datasync: bool) -> bool {
         true
     }
     /// Whether anything with this inode might wait: it is not in memory, or locked by somebody at work on it.

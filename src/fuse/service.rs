@@ -368,8 +368,8 @@ impl<O: Operations> Service<O> {
     }
 
     /// Where FSYNC belongs.
-    pub(super) fn fsync_lane(&self, node: u64) -> Lane {
-        Lane::of(inode_of(node).is_ok_and(|nr| self.ops.fsync_may_wait(nr)))
+    pub(super) fn fsync_lane(&self, node: u64, datasync: bool) -> Lane {
+        Lane::of(inode_of(node).is_ok_and(|nr| self.ops.fsync_may_wait(nr, datasync)))
     }
 
     /// FSYNC and FSYNCDIR. A directory's commits everything that the daemon holds.

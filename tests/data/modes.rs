@@ -44,6 +44,31 @@ fn data_takes_the_way_that_its_mode_says() {
 }
 
 #[test]
+fn fdatasync_of_written_blocks_is_one_flush_and_no_commit() {
+    let m = made().mount(&[]);
+    let nr = m.file("log");
+    // Large, so in place.
+    m.write(nr, 0, b'a', 400_000);
+    m.fs.fsync(nr, false, 0).unwrap();
+    let commits = || m.fs.stats()["journal"]["commits"].as_u64().unwrap();
+    let before = commits();
+    for at in [0, 8192, 4096 * 90] {
+        m.write(nr, at, b'b', 4096);
+        assert!(!m.fs.sync_is_quick(nr, true), "it writes to the device");
+        assert_eq!(m.flushes(|| m.fs.fsync(nr, true, 0).unwrap()), 1);
+    }
+    assert_eq!(commits(), before);
+    assert_eq!(content(&Fs::mount(Arc::new(m.cut_now()), &options(&[])).unwrap(), nr)[8192], b'b');
+    // What else there is to change takes a commit.
+    m.write(nr, 0, b'c', 4096);
+    m.fs.fsync(nr, false, 0).unwrap();
+    m.write(nr, 400_000, b'c', 4096);
+    m.fs.fsync(nr, true, 0).unwrap();
+    assert_eq!(commits(), before + 2);
+    m.end("rewritten");
+}
+
+#[test]
 fn the_journal_data_flag_logs_one_file() {
     let made = made();
     let m = made.mount(&[]);

@@ -355,7 +355,7 @@ impl<'a, O: Operations> Dispatcher<'a, O> {
             let done = Box::new(move |result: Result<()>| answer(reply, || result, |reply, ()| reply.ok()));
             service.fsync_then(node, datasync, pid, done);
         };
-        match self.service.fsync_lane(node) {
+        match self.service.fsync_lane(node, datasync) {
             Lane::Worker => self.workers.submit(Box::new(start)),
             Lane::Inline => guarded(start),
         }

@@ -1,7 +1,7 @@
 //! A file system in memory, mounted through the same transport as the real one: what it reaches is the
 //! limit that FUSE itself sets on this machine, with no storage behind it.
 //!
-//! `cargo run --release --example nothing -- DIR [THREADS]` serves until DIR is unmounted.
+//! `journalfs-bench nothing DIR [THREADS]` serves until DIR is unmounted.
 
 use journalfs::format::time::Timestamp;
 use journalfs::fuse::types::{Attr, Caller, DirEntry, FsXattr, RenameFlags, SetAttr, StatFs, TimeOrNow};
@@ -429,15 +429,11 @@ impl Operations for Nothing {
     }
 }
 
+/// Serves one at `dir` until that is unmounted.
 #[allow(dead_code)] // The tests include this file as a module.
-fn main() -> Result<()> {
-    let mut args = std::env::args_os().skip(1);
-    let Some(dir) = args.next() else {
-        return Err(Error::Usage("usage: nothing DIR [THREADS]".into()));
-    };
-    let threads = args.next().and_then(|n| n.to_str()?.parse().ok()).unwrap_or(1);
+pub(crate) fn run(dir: &Path, threads: usize) -> Result<()> {
     let root = nix::unistd::geteuid().is_root();
     let options =
         FuseOptions { threads, allow_other: root, default_permissions: true, ..FuseOptions::default() };
-    serve(Arc::new(Nothing::new()), Path::new(&dir), &options, || {})
+    serve(Arc::new(Nothing::new()), dir, &options, || {})
 }
