@@ -7,15 +7,60 @@ use std::io;
 use std::sync::Arc;
 
 const PAGE_BYTES: u64 = 4096;
+const PAGES_PER_CHUNK: u64 = 64;
 
-/// A sparse device in memory; pages that were never written read as zeroes. A clone shares pages until one side
-/// writes them, so a test can keep thousands of states of one device.
+/// A sparse device in memory; pages that were never written read as zeroes. A clone shares pages, and the tables
+/// of them, until one side writes, so a test can look at millions of states of one device.
 pub struct MemoryDevice {
     size_bytes: u64,
-    pages: RwLock<BTreeMap<u64, Arc<Page>>>,
+    pages: RwLock<Pages>,
 }
 
 type Page = [u8; PAGE_BYTES as usize];
+type Chunk = [Option<Arc<Page>>; PAGES_PER_CHUNK as usize];
+
+#[derive(Clone, Default)]
+struct Pages {
+    chunks: BTreeMap<u64, Arc<Chunk>>,
+}
+
+impl Pages {
+    fn get(&self, page: u64) -> Option<&Page> {
+        let chunk = self.chunks.get(&(page / PAGES_PER_CHUNK))?;
+        chunk[(page % PAGES_PER_CHUNK) as usize].as_deref()
+    }
+
+    /// The page, for writing, of zeroes if it is new.
+    fn make(&mut self, page: u64) -> &mut Page {
+        let chunk = self.chunks.entry(page / PAGES_PER_CHUNK);
+        let chunk =
+            Arc::make_mut(chunk.or_insert_with(|| Arc::new([const { None }; PAGES_PER_CHUNK as usize])));
+        let page = &mut chunk[(page % PAGES_PER_CHUNK) as usize];
+        Arc::make_mut(page.get_or_insert_with(|| Arc::new([0; PAGE_BYTES as usize])))
+    }
+
+    /// Zeroes the page by forgetting it.
+    fn remove(&mut self, page: u64) {
+        if let Some(chunk) = self.chunks.get_mut(&(page / PAGES_PER_CHUNK)) {
+            if chunk[(page % PAGES_PER_CHUNK) as usize].is_some() {
+                Arc::make_mut(chunk)[(page % PAGES_PER_CHUNK) as usize] = None;
+            }
+        }
+    }
+
+    /// The pages of `range` that were written.
+    fn written(&self, range: std::ops::Range<u64>) -> Vec<u64> {
+        if range.is_empty() {
+            return Vec::new();
+        }
+        let chunks = range.start / PAGES_PER_CHUNK..range.end.div_ceil(PAGES_PER_CHUNK);
+        let pages = self.chunks.range(chunks).flat_map(|(chunk, _)| {
+            let first = chunk * PAGES_PER_CHUNK;
+            first..first + PAGES_PER_CHUNK
+        });
+        pages.filter(|page| range.contains(page) && self.get(*page).is_some()).collect()
+    }
+}
 
 impl Clone for MemoryDevice {
     fn clone(&self) -> Self {
@@ -54,7 +99,7 @@ impl Device for MemoryDevice {
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
         self.check(offset, buf.len() as u64)?;
         let pages = self.pages.read();
-        for_pages(offset, buf.len(), |page, from, to, len| match pages.get(&page) {
+        for_pages(offset, buf.len(), |page, from, to, len| match pages.get(page) {
             Some(bytes) => buf[to..to + len].copy_from_slice(&bytes[from..from + len]),
             None => buf[to..to + len].fill(0),
         });
@@ -65,8 +110,7 @@ impl Device for MemoryDevice {
         self.check(offset, buf.len() as u64)?;
         let mut pages = self.pages.write();
         for_pages(offset, buf.len(), |page, to, from, len| {
-            let bytes = pages.entry(page).or_insert_with(|| Arc::new([0; PAGE_BYTES as usize]));
-            Arc::make_mut(bytes)[to..to + len].copy_from_slice(&buf[from..from + len]);
+            pages.make(page)[to..to + len].copy_from_slice(&buf[from..from + len]);
         });
         Ok(())
     }
@@ -83,10 +127,8 @@ impl Device for MemoryDevice {
         self.check(offset, len)?;
         let mut pages = self.pages.write();
         let whole = offset.div_ceil(PAGE_BYTES)..(offset + len) / PAGE_BYTES;
-        let drop: Vec<u64> =
-            if whole.is_empty() { Vec::new() } else { pages.range(whole).map(|(page, _)| *page).collect() };
-        for page in drop {
-            pages.remove(&page);
+        for page in pages.written(whole) {
+            pages.remove(page);
         }
         let ends = [(offset, (offset.next_multiple_of(PAGE_BYTES) - offset).min(len)), {
             let tail = ((offset + len) % PAGE_BYTES).min(len);
@@ -94,8 +136,8 @@ impl Device for MemoryDevice {
         }];
         for (at, len) in ends {
             for_pages(at, len as usize, |page, from, _, len| {
-                if let Some(bytes) = pages.get_mut(&page) {
-                    Arc::make_mut(bytes)[from..from + len].fill(0);
+                if len > 0 && pages.get(page).is_some() {
+                    pages.make(page)[from..from + len].fill(0);
                 }
             });
         }
@@ -125,5 +167,24 @@ mod tests {
         let sevens: Vec<usize> = (0..buf.len()).filter(|at| buf[*at] == 7).collect();
         assert_eq!(sevens, [2000, 6998, 6999]);
         assert!(device.read_at((1 << 20) - 1, &mut [0; 2]).is_err());
+    }
+
+    #[test]
+    fn a_clone_is_another_device() {
+        let device = MemoryDevice::new(8 << 20);
+        device.write_at(0, &vec![1; 3 << 20]).unwrap();
+        let clone = device.clone();
+        clone.write_at(4096, &[2; 10]).unwrap();
+        clone.write_zeroes(1 << 20, 1 << 20).unwrap();
+        device.write_at(5 << 20, &[3]).unwrap();
+        let bytes = |device: &MemoryDevice| {
+            let mut bytes = vec![0; 8 << 20];
+            device.read_at(0, &mut bytes).unwrap();
+            bytes
+        };
+        let (first, second) = (bytes(&device), bytes(&clone));
+        assert!(first[..3 << 20].iter().all(|b| *b == 1) && first[5 << 20] == 3);
+        assert!(second[4096..4106].iter().all(|b| *b == 2) && second[4106..1 << 20].iter().all(|b| *b == 1));
+        assert!(second[1 << 20..2 << 20].iter().all(|b| *b == 0) && second[5 << 20] == 0);
     }
 }

@@ -412,7 +412,8 @@ fn take_over(
     superblock.incompat.set(jbd2::Incompat::WIDE, sb.features.incompat.contains(Incompat::BIT64));
     // A log that is not known to be ours may hold blocks of an earlier file system, and v1 has no seed to tell
     // them by: begin far from whatever sequence numbers those have (rule J12).
-    superblock.sequence = if recovered { next } else { Tid(next.0.wrapping_add(jump())) };
+    let ours = recovered || injected(Fault::StaleLogContinued);
+    superblock.sequence = if ours { next } else { Tid(next.0.wrapping_add(jump())) };
     superblock.start = superblock.first;
     superblock.errno = 0;
     superblock.head = 0;
@@ -422,7 +423,8 @@ fn take_over(
         if !injected(Fault::NeedsRecoveryMissing) {
             sb.features.incompat.insert(Incompat::NEEDS_RECOVERY);
         }
-        if sb.features.compat.contains(crate::format::features::Compat::ORPHAN_FILE) {
+        let has_orphan_file = sb.features.compat.contains(crate::format::features::Compat::ORPHAN_FILE);
+        if has_orphan_file && !injected(Fault::OrphanPresentMissing) {
             sb.features.ro_compat.insert(RoCompat::ORPHAN_PRESENT);
         }
         note_mount(sb);

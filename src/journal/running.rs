@@ -3,6 +3,7 @@
 use super::transaction::Transaction;
 use super::{Effects, Journal};
 use crate::device::Block;
+use crate::fault::{injected, Fault};
 use crate::units::{BlockNr, BlockRange, Tid};
 use parking_lot::MutexGuard;
 use std::sync::atomic::Ordering::Relaxed;
@@ -24,7 +25,9 @@ impl Running<'_> {
     /// Puts a block's new version into the transaction; undoes its revoke (rule J6).
     pub fn log(&mut self, nr: BlockNr, block: Arc<Block>) {
         let tid = self.tid();
-        self.transaction.revokes.remove(&nr);
+        if !injected(Fault::RevokeKept) {
+            self.transaction.revokes.remove(&nr);
+        }
         self.transaction.blocks.insert(nr, block.clone());
         self.journal.records.write().publish(nr, tid, block);
     }

@@ -15,16 +15,18 @@ pub(crate) struct Profile {
 }
 
 impl Profile {
-    /// A new file system in memory, with the smallest log there is, so that it wraps often.
-    pub(crate) fn make(self) -> MemoryDevice {
-        let megabytes = if self.block_bytes == 1024 { 8 } else { 24 };
-        let device = MemoryDevice::new(megabytes << 20);
+    /// A new file system in memory, with the smallest log there is, so that it wraps often. `small`: there is
+    /// room for little else.
+    pub(crate) fn make(self, small: bool) -> MemoryDevice {
+        let blocks = if small { 2048 } else { 6144 };
+        let device = MemoryDevice::new(blocks * u64::from(self.block_bytes));
         let profile = match self.name {
             "ext3" => mkfs::Profile::Ext3,
             _ => mkfs::Profile::Journalfs,
         };
         let mut options = mkfs::Options::new(profile);
         options.block_bytes = Some(self.block_bytes);
+        options.journal = mkfs::JournalSize::MiB(self.block_bytes / 1024);
         options.uuid = Some([0x5a; 16]);
         options.hash_seed = Some([0xa5; 16]);
         mkfs::format(&device, &options).unwrap();

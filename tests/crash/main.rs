@@ -4,19 +4,24 @@
 //! Deterministic: a workload and its states follow from a seed, and a failure prints it, with the shortest workload
 //! that still fails. `make crash` runs for long; `make test` runs a slice. Environment:
 //! `JOURNALFS_SEED` (1) the first seed, `JOURNALFS_CRASH_STATES` (1000) how many states to check in all,
-//! `JOURNALFS_CRASH_OPERATIONS` (150) how long a workload is.
+//! `JOURNALFS_CRASH_OPERATIONS` (150) how long a workload is, `JOURNALFS_CRASH_JOB` the only workload to run,
+//! `JOURNALFS_FAULT` the only fault to try.
 
 mod image;
+mod operations;
+mod oracle;
+mod random;
 mod states;
-mod world;
+mod workload;
 
 use image::Profile;
 use journalfs::fs::options::{DataMode, MountOptions};
-use states::Checked;
+use states::{Checked, Effort};
+use std::fmt;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Mutex;
-use world::World;
+use workload::{Mix, Workload, MIXES};
 
 /// What is mounted, and how. A new policy or mode joins by one line in [`CONFIGURATIONS`].
 #[derive(Copy, Clone, Debug)]
@@ -43,6 +48,7 @@ const CONFIGURATIONS: &[Configuration] = &[
     configuration("ext3", 1024, DataMode::Ordered, true),
     configuration("ext3", 4096, DataMode::Journal, true),
     configuration("ext3", 1024, DataMode::Journal, false),
+    configuration("journalfs", 1024, DataMode::Writeback, true),
 ];
 
 impl Configuration {
@@ -53,13 +59,51 @@ impl Configuration {
         options.tuning.commit = std::time::Duration::from_secs(3600);
         options
     }
+}
 
-    /// Runs one workload and checks its states. `Err`: what was found.
-    fn run(&self, seed: u64, operations: usize, states_max: u64) -> Result<Checked, String> {
+/// One workload in one configuration.
+#[derive(Copy, Clone)]
+struct Job {
+    number: u64,
+    configuration: &'static Configuration,
+    mix: &'static Mix,
+    seed: u64,
+    operations: usize,
+    effort: Effort,
+}
+
+impl fmt::Display for Job {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { number, configuration, mix, seed, operations, .. } = self;
+        write!(f, "job {number} ({:?}, {configuration:?}), seed {seed}, {operations} operations", mix.name)
+    }
+}
+
+impl Job {
+    /// All configurations and mixes come together in time. Every fourth workload is small, and each state of it is looked at.
+    fn new(number: u64, first_seed: u64, operations: usize, wanted: u64) -> Self {
+        let (configurations, mixes) = (CONFIGURATIONS.len() as u64, MIXES.len() as u64);
+        let small = number % 4 == 3;
+        Self {
+            number,
+            configuration: &CONFIGURATIONS[(number % configurations) as usize],
+            mix: &MIXES[((number + number / (configurations * mixes)) % mixes) as usize],
+            seed: first_seed + number,
+            operations: if small { operations / 6 } else { operations },
+            effort: Effort {
+                states_max: wanted.div_ceil(mixes).min(4000),
+                exhaustive_writes: if small { 12 } else { 6 },
+            },
+        }
+    }
+
+    /// Runs the workload and checks its states. `Err`: what was found.
+    fn run(&self, so_far: &AtomicU64) -> Result<Checked, String> {
+        let options = self.configuration.options();
         catch_unwind(AssertUnwindSafe(|| {
-            let mut world = World::new(self.profile, &self.options(), seed);
-            world.run(operations);
-            states::check_all(&world, &self.options(), seed, states_max)
+            let mut workload = Workload::new(self.configuration.profile, &options, self.mix, self.seed);
+            workload.run(self.operations);
+            states::check_all(&workload, &options, self.seed, self.effort, so_far)
         }))
         .map_err(|panic| match panic.downcast_ref::<String>() {
             Some(text) => text.clone(),
@@ -67,13 +111,14 @@ impl Configuration {
         })
     }
 
-    /// The fewest operations, by halving, with which the seed still fails.
-    fn shrink(&self, seed: u64, operations: usize, states_max: u64) -> (usize, String) {
-        let (mut good, mut bad) = (0, operations);
+    #[cfg(not(feature = "fault-injection"))]
+    /// The fewest operations, by halving, with which the job still fails.
+    fn shrink(&self) -> (usize, String) {
+        let (mut good, mut bad) = (0, self.operations);
         let mut found = String::new();
         while bad - good > 1 {
             let middle = good + (bad - good) / 2;
-            match self.run(seed, middle, states_max) {
+            match (Self { operations: middle, ..*self }).run(&AtomicU64::new(0)) {
                 Ok(_) => good = middle,
                 Err(text) => (bad, found) = (middle, text),
             }
@@ -86,54 +131,74 @@ fn number(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().and_then(|v| v.parse().ok()).unwrap_or(default)
 }
 
-/// Checks workloads, each configuration in turn, in parallel, until there are as many states as wanted.
-fn check(first_seed: u64, wanted: u64, operations: usize, shrink: bool) -> Result<Checked, String> {
-    let next = AtomicU64::new(0);
-    let states_max = wanted.div_ceil(CONFIGURATIONS.len() as u64);
+/// What was found, by which job, and how many states had been checked by then.
+struct Found {
+    what: String,
+    job: Job,
+    states: u64,
+}
+
+/// Checks workloads, in parallel, until there are as many states as wanted; each mix at least once.
+fn check(wanted: u64) -> Result<Checked, Found> {
+    let first_seed = number("JOURNALFS_SEED", 1);
+    let operations = number("JOURNALFS_CRASH_OPERATIONS", 150) as usize;
+    let only = std::env::var("JOURNALFS_CRASH_JOB").ok().and_then(|v| v.parse().ok());
+    let next = AtomicU64::new(only.unwrap_or(0));
+    let so_far = AtomicU64::new(0);
     let total = Mutex::new(Checked::default());
     let failure = Mutex::new(None);
     std::thread::scope(|scope| {
         for _ in 0..std::thread::available_parallelism().map_or(2, usize::from) {
             scope.spawn(|| loop {
-                let job = next.fetch_add(1, Ordering::Relaxed);
-                let every_one = job >= CONFIGURATIONS.len() as u64;
-                if every_one && total.lock().unwrap().states >= wanted || failure.lock().unwrap().is_some() {
+                let number = next.fetch_add(1, Ordering::Relaxed);
+                let enough = match only {
+                    Some(only) => number > only,
+                    None => number >= MIXES.len() as u64 && total.lock().unwrap().states >= wanted,
+                };
+                if enough || failure.lock().unwrap().is_some() {
                     return;
                 }
-                let configuration = &CONFIGURATIONS[job as usize % CONFIGURATIONS.len()];
-                let seed = first_seed + job / CONFIGURATIONS.len() as u64;
-                match configuration.run(seed, operations, states_max) {
-                    Ok(checked) => total.lock().unwrap().add(checked),
-                    Err(text) => {
-                        if !shrink {
-                            failure.lock().unwrap().get_or_insert(text);
-                            return;
-                        }
-                        let (operations, shorter) = configuration.shrink(seed, operations, states_max);
-                        *failure.lock().unwrap() = Some(format!(
-                            "{configuration:?}\nJOURNALFS_SEED={seed}: {text}\n\
-                             shrunk to JOURNALFS_CRASH_OPERATIONS={operations}: {shorter}"
-                        ));
-                        return;
+                let job = Job::new(number, first_seed, operations, wanted);
+                match job.run(&so_far) {
+                    Ok(checked) => progress(&mut total.lock().unwrap(), checked),
+                    Err(what) => {
+                        let states = so_far.load(Ordering::Relaxed);
+                        failure.lock().unwrap().get_or_insert(Found { what, job, states });
                     }
                 }
             });
         }
     });
     match failure.into_inner().unwrap() {
-        Some(text) => Err(text),
+        Some(found) => Err(found),
         None => Ok(total.into_inner().unwrap()),
+    }
+}
+
+/// Adds what a job has checked, and says so every 10,000 states.
+fn progress(total: &mut Checked, more: Checked) {
+    let before = total.states;
+    total.add(more);
+    if total.states / 10_000 > before / 10_000 {
+        println!("{total}");
     }
 }
 
 #[cfg(not(feature = "fault-injection"))]
 #[test]
 fn nothing_acknowledged_is_lost() {
-    let seed = number("JOURNALFS_SEED", 1);
-    let operations = number("JOURNALFS_CRASH_OPERATIONS", 150) as usize;
-    match check(seed, number("JOURNALFS_CRASH_STATES", 1000), operations, true) {
-        Ok(checked) => println!("from seed {seed}: {checked}"),
-        Err(text) => panic!("{text}"),
+    match check(number("JOURNALFS_CRASH_STATES", 1000)) {
+        Ok(checked) => println!("from seed {}: {checked}", number("JOURNALFS_SEED", 1)),
+        Err(Found { what, job, states }) => {
+            println!("{job}: {what}; {states} states had been right");
+            let (operations, shorter) = job.shrink();
+            panic!(
+                "{job}: {what}\nshrunk to {operations} operations: {shorter}\nagain: JOURNALFS_SEED={} \
+                 JOURNALFS_CRASH_JOB={} (JOURNALFS_CRASH_OPERATIONS and JOURNALFS_CRASH_STATES as here)",
+                job.seed - job.number,
+                job.number
+            );
+        }
     }
 }
 
@@ -145,14 +210,32 @@ fn every_fault_is_caught() {
     let wanted = number("JOURNALFS_CRASH_STATES", 60_000);
     let mut missed = Vec::new();
     std::panic::set_hook(Box::new(|_| {}));
-    for fault in Fault::ALL {
+    // Nothing is found where nothing is wrong.
+    if let Err(Found { what, job, .. }) = check(wanted.min(2000)) {
+        panic!("without a fault: {job}: {what}");
+    }
+    println!("{:24} {:5} {:>8} {:>5}  found", "fault", "rule", "states", "seed");
+    let only = std::env::var("JOURNALFS_FAULT").ok();
+    for fault in Fault::ALL.iter().copied() {
+        if only.as_ref().is_some_and(|only| *only != format!("{fault:?}")) {
+            continue;
+        }
         inject(Some(fault));
-        let result = check(number("JOURNALFS_SEED", 1), wanted, 150, false);
+        let result = check(wanted);
         inject(None);
+        let name = format!("{fault:?}");
         match result {
-            Err(text) => println!("{fault:?}: caught: {}", text.lines().next().unwrap_or_default()),
+            Err(Found { what, job, states }) => {
+                let what = what.lines().next().unwrap_or_default();
+                println!(
+                    "{name:24} {:5} {states:>8} {:>5}  {:?}: {what}",
+                    fault.rule(),
+                    job.seed,
+                    job.mix.name
+                );
+            }
             Ok(checked) => {
-                println!("{fault:?}: NOT CAUGHT in {} states", checked.states);
+                println!("{name:24} {:5} {:>8}        NOT CAUGHT", fault.rule(), checked.states);
                 missed.push(fault);
             }
         }

@@ -5,7 +5,8 @@
 //! combination, many by samples.
 
 use super::image::{check_with_e2fsck, check_with_kernel, recover_with_e2fsck};
-use super::world::{Random, World};
+use super::random::Random;
+use super::workload::Workload;
 use journalfs::device::memory::MemoryDevice;
 use journalfs::device::recording::{Event, RecordingDevice};
 use journalfs::device::Device;
@@ -13,10 +14,9 @@ use journalfs::fs::options::MountOptions;
 use journalfs::fs::Fs;
 use std::collections::HashMap;
 use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 
-/// Up to this many pending writes, every subset is a state.
-const EXHAUSTIVE_WRITES: usize = 6;
 /// Subsets sampled of more.
 const SAMPLES: u64 = 40;
 /// States with torn writes, for each cut with pending writes.
@@ -27,6 +27,15 @@ const STATES_PER_WRITE: u64 = 15;
 const E2FSCK_EVERY: u64 = 47;
 const TWICE_EVERY: u64 = 31;
 const KERNEL_EVERY: u64 = 401;
+
+/// How much to check of one workload.
+#[derive(Copy, Clone)]
+pub(crate) struct Effort {
+    /// About how many states.
+    pub(crate) states_max: u64,
+    /// Up to this many pending writes, every subset is a state.
+    pub(crate) exhaustive_writes: usize,
+}
 
 /// How much was checked.
 #[derive(Copy, Clone, Default, Debug)]
@@ -137,15 +146,22 @@ fn put(device: &MemoryDevice, event: &Event, mut keep: impl FnMut(usize, usize) 
 }
 
 /// Checks the cuts of a workload's record: every one, or as many as make about `states_max` states.
-pub(crate) fn check_all(world: &World, options: &MountOptions, seed: u64, states_max: u64) -> Checked {
-    let events = world.events();
+/// Counts them in `so_far`, too.
+pub(crate) fn check_all(
+    workload: &Workload,
+    options: &MountOptions,
+    seed: u64,
+    effort: Effort,
+    so_far: &AtomicU64,
+) -> Checked {
+    let events = workload.events();
     let writes = events.iter().filter(|event| matches!(event, Event::Write { .. })).count() as u64;
-    let every = (writes * STATES_PER_WRITE / states_max.max(1)).max(1);
+    let every = (writes * STATES_PER_WRITE / effort.states_max.max(1)).max(1);
     let mut random = Random::new(seed ^ 0x5eed);
-    let mut tracker = Tracker::new(world.initial());
+    let mut tracker = Tracker::new(workload.initial());
     let mut checked = Checked::default();
     for at in 0..events.len() {
-        if !tracker.take(&events, at) || at < world.mounted_at() {
+        if !tracker.take(&events, at) || at < workload.mounted_at() {
             continue;
         }
         if every > 1 && random.below(every) > 0 {
@@ -153,27 +169,27 @@ pub(crate) fn check_all(world: &World, options: &MountOptions, seed: u64, states
         }
         let pending = tracker.pending();
         let position = at + 1;
-        for subset in subsets(pending.len(), &mut random) {
+        for subset in subsets(pending.len(), effort.exhaustive_writes, &mut random) {
             let device = tracker.durable.clone();
             for (write, _) in pending.iter().zip(&subset).filter(|(_, here)| **here) {
                 put(&device, &events[*write], |_, _| true);
             }
-            check_state(&device, world, position, options, &mut random, &mut checked);
+            check_state(&device, workload, position, options, &mut random, so_far, &mut checked);
         }
         for _ in 0..if pending.is_empty() { 0 } else { TORN } {
             let device = tracker.durable.clone();
             for write in &pending {
                 tear(&device, &events[*write], &mut random);
             }
-            check_state(&device, world, position, options, &mut random, &mut checked);
+            check_state(&device, workload, position, options, &mut random, so_far, &mut checked);
         }
     }
     checked
 }
 
 /// Which of `count` pending writes are on the medium, state by state.
-fn subsets(count: usize, random: &mut Random) -> Vec<Vec<bool>> {
-    if count <= EXHAUSTIVE_WRITES {
+fn subsets(count: usize, exhaustive_writes: usize, random: &mut Random) -> Vec<Vec<bool>> {
+    if count <= exhaustive_writes {
         return (0..1u32 << count).map(|bits| (0..count).map(|i| bits >> i & 1 == 1).collect()).collect();
     }
     let mut subsets = vec![vec![false; count], vec![true; count]];
@@ -209,47 +225,55 @@ fn tear(device: &MemoryDevice, event: &Event, random: &mut Random) {
 /// Recovers a state by us, and now and then by the others and in two attempts, and compares each time.
 fn check_state(
     device: &MemoryDevice,
-    world: &World,
+    workload: &Workload,
     position: usize,
     options: &MountOptions,
     random: &mut Random,
+    so_far: &AtomicU64,
     checked: &mut Checked,
 ) {
     let what = format!("cut after event {position}");
     checked.states += 1;
+    so_far.fetch_add(1, Ordering::Relaxed);
     if checked.states % E2FSCK_EVERY == 0 {
         checked.by_e2fsck += 1;
         let recovered = recover_with_e2fsck(device, &what);
-        compare(recovered, world, position, &format!("{what}, recovered by e2fsck"));
-        full_mount(device.clone(), world, position, options, &what);
+        compare(recovered, workload, position, &format!("{what}, recovered by e2fsck"));
+        full_mount(device.clone(), workload, position, options, &what);
     }
     if checked.states % KERNEL_EVERY == 0 {
-        if let Some(recovered) = check_with_kernel(device, world.profile(), &what) {
+        if let Some(recovered) = check_with_kernel(device, workload.profile(), &what) {
             checked.by_kernel += 1;
-            compare(recovered, world, position, &format!("{what}, recovered by the kernel"));
+            compare(recovered, workload, position, &format!("{what}, recovered by the kernel"));
         }
     }
     if checked.states % TWICE_EVERY == 0 {
         checked.recovered_twice += 1;
         let half = cut_recovery(device, options, random, &what);
-        compare(half, world, position, &format!("{what}, and again during recovery"));
+        compare(half, workload, position, &format!("{what}, and again during recovery"));
     }
-    compare(device.clone(), world, position, &what);
+    compare(device.clone(), workload, position, &what);
 }
 
 /// Mounts a state for reading (its log is replayed all the same) and compares.
-fn compare(device: MemoryDevice, world: &World, position: usize, what: &str) {
+fn compare(device: MemoryDevice, workload: &Workload, position: usize, what: &str) {
     let options = MountOptions { read_only: true, ..MountOptions::default() };
     let fs = Fs::mount(Arc::new(device), &options).unwrap_or_else(|e| panic!("{what}: mount: {e}"));
-    world.compare(&fs, position, what);
+    workload.compare(&fs, position).unwrap_or_else(|why| panic!("{what}: {why}"));
     fs.unmount().unwrap_or_else(|e| panic!("{what}: unmount: {e}"));
 }
 
 /// Mounts a state for writing, which finishes orphans, and unmounts; both checkers find nothing.
-fn full_mount(device: MemoryDevice, world: &World, position: usize, options: &MountOptions, what: &str) {
+fn full_mount(
+    device: MemoryDevice,
+    workload: &Workload,
+    position: usize,
+    options: &MountOptions,
+    what: &str,
+) {
     let device = Arc::new(device);
     let fs = Fs::mount(device.clone(), options).unwrap_or_else(|e| panic!("{what}: mount: {e}"));
-    world.compare(&fs, position, what);
+    workload.compare(&fs, position).unwrap_or_else(|why| panic!("{what}: {why}"));
     fs.unmount().unwrap_or_else(|e| panic!("{what}: unmount: {e}"));
     check_with_e2fsck(&*device, what);
 }

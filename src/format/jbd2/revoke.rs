@@ -5,6 +5,7 @@ use super::header::{BlockType, Header, HEADER_BYTES};
 use super::{u32_at, u64_at, LogFormat};
 use crate::device::{buf::SECTOR_BYTES, Block};
 use crate::error::{Error, Place, Result};
+use crate::fault::{injected, Fault};
 use crate::units::{BlockNr, Tid};
 
 /// Where the records begin: header and `r_count`.
@@ -22,8 +23,8 @@ impl LogFormat {
     /// How many records a revoke block takes when it must be whole or not there at all: what fits in
     /// its first sector, since no v1 checksum covers it (rule J3 of the design). v2 and v3 blocks are checksummed, and take all that fits.
     pub fn revokes_per_block(&self) -> usize {
-        let end =
-            if self.seed().is_some() { self.records_end() } else { SECTOR_BYTES.min(self.records_end()) };
+        let sealed = self.seed().is_some() || injected(Fault::RevokeBlockFull);
+        let end = if sealed { self.records_end() } else { SECTOR_BYTES.min(self.records_end()) };
         end.saturating_sub(RECORDS_AT) / self.record_bytes()
     }
 }
