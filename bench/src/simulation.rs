@@ -165,7 +165,11 @@ impl Simulation<'_> {
     }
 
     fn end_commit(&mut self, now: Moment) {
-        let Some((_, answered)) = self.committing.take() else { return };
+        let Some((_, mut answered)) = self.committing.take() else { return };
+        // In any order: whose turn it is next on the CPU is not for the journal to say.
+        for last in (1..answered.len()).rev() {
+            answered.swap(last, (self.chance.share() * (last + 1) as f64) as usize);
+        }
         self.policy.commit_ended(now);
         self.free_since = now;
         self.outcomes.commits += 1;

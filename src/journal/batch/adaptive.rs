@@ -23,8 +23,18 @@ const YIELDS_MAX: u32 = 32;
 /// A think time counts as at most so many commits, lest one pause is remembered for long; who hasn't come for longer is gone.
 const THINK_COMMITS_MAX: u32 = 4;
 
+/// Evenly spread values lie within so many mean deviations of their mean.
+const SPREAD_DEVIATIONS: u32 = 2;
 /// Mean deviations beyond the mean after which a writer is late.
 const LATE_DEVIATIONS: u32 = 3;
+
+/// A writer's coming: evenly likely from `from` to `to`, as far as one can tell.
+#[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Due {
+    to: Moment,
+    from: Moment,
+    late: Moment,
+}
 
 #[derive(Default)]
 struct Writer {
@@ -50,10 +60,15 @@ impl Writer {
         self.think = Some(averaged(think, time));
     }
 
-    /// When it is expected, and when it is late, if it is expected within `horizon` of its last answer.
-    fn due(&self, horizon: Duration) -> Option<(Moment, Moment)> {
+    /// When it is expected, if it is within `horizon` of its last answer.
+    fn due(&self, horizon: Duration) -> Option<Due> {
         let (think, answered) = (self.think? * (self.misses + 1), self.answered?);
-        (think < horizon).then(|| (answered + think, answered + think + LATE_DEVIATIONS * self.deviation))
+        let mean = answered + think;
+        (think < horizon).then(|| Due {
+            from: mean.saturating_sub(SPREAD_DEVIATIONS * self.deviation),
+            to: mean + SPREAD_DEVIATIONS * self.deviation,
+            late: mean + LATE_DEVIATIONS * self.deviation,
+        })
     }
 
     fn missed(&mut self) {
@@ -77,8 +92,8 @@ pub(super) struct Adaptive {
     yields: u32,
     /// How many waited when the CPU was last given up.
     yielded_with: usize,
-    /// When they are expected, and when they are late: kept for its memory.
-    expected: Vec<(Moment, Moment)>,
+    /// Who is expected: kept for its memory.
+    expected: Vec<Due>,
 }
 
 impl Adaptive {
@@ -115,12 +130,11 @@ impl Adaptive {
     fn look(&mut self, now: Moment) {
         self.expected.clear();
         for writer in self.writers.values_mut() {
-            let Some((due, late)) = writer.due(self.commit) else { continue };
-            if late <= now {
+            let Some(due) = writer.due(self.commit) else { continue };
+            if due.late <= now {
                 writer.missed();
-            }
-            if late > now {
-                self.expected.push((due.max(now), late));
+            } else {
+                self.expected.push(Due { from: due.from.max(now), to: due.to.max(now), ..due });
             }
         }
         self.expected.sort_unstable();
@@ -132,9 +146,12 @@ impl Adaptive {
         let commit = self.commit.as_secs_f64();
         let mut best = (0.0, None);
         let mut latest = now;
-        for (joined, (due, late)) in (1..).zip(&self.expected) {
-            latest = latest.max(*late);
-            let gain = joined as f64 * commit - all * due.saturating_sub(now).as_secs_f64();
+        for (joined, due) in (1usize..).zip(&self.expected) {
+            latest = latest.max(due.late);
+            // Of many who come evenly spread the last comes late.
+            let share = joined as f64 / (self.expected.len() + 1) as f64;
+            let wait = due.from.saturating_sub(now) + due.to.saturating_sub(due.from).mul_f64(share);
+            let gain = joined as f64 * commit - all * wait.as_secs_f64();
             if gain > best.0 {
                 best = (gain, Some((joined, latest)));
             }
