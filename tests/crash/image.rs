@@ -2,6 +2,7 @@
 
 use journalfs::device::memory::MemoryDevice;
 use journalfs::device::Device;
+use journalfs::format::features::{Compat, Feature};
 use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Output};
@@ -20,6 +21,12 @@ impl Profile {
     pub(crate) fn make(self, small: bool) -> MemoryDevice {
         let blocks = if small { 2048 } else { 6144 };
         let device = MemoryDevice::new(blocks * u64::from(self.block_bytes));
+        self.format(&device, false);
+        device
+    }
+
+    /// Makes a file system; `keep_log`: without zeroing the place of its log.
+    pub(crate) fn format(self, device: &MemoryDevice, keep_log: bool) {
         let profile = match self.name {
             "ext3" => mkfs::Profile::Ext3,
             _ => mkfs::Profile::Journalfs,
@@ -29,8 +36,11 @@ impl Profile {
         options.journal = mkfs::JournalSize::MiB(self.block_bytes / 1024);
         options.uuid = Some([0x5a; 16]);
         options.hash_seed = Some([0xa5; 16]);
-        mkfs::format(&device, &options).unwrap();
-        device
+        options.lazy_journal_init = keep_log;
+        if self.name == "orphan_file" {
+            options.features = vec![mkfs::FeatureEdit::Set(Feature::Compat(Compat::ORPHAN_FILE), true)];
+        }
+        mkfs::format(device, &options).unwrap();
     }
 }
 
@@ -76,9 +86,26 @@ pub(crate) fn recover_with_e2fsck(device: &MemoryDevice, what: &str) -> MemoryDe
     let image = write_image(device);
     let replay = run("e2fsck", &["-y"], image.path());
     assert!(replay.status.code().is_some_and(|c| c & !1 == 0), "{what}: e2fsck -y says {}", said(&replay));
-    let check = run("e2fsck", &["-fn"], image.path());
+    let mut check = run("e2fsck", &["-fn"], image.path());
+    if complains_of_orphan_file_only(&check) {
+        run("e2fsck", &["-fy"], image.path());
+        check = run("e2fsck", &["-fn"], image.path());
+    }
     assert!(check.status.code() == Some(0), "{what}: after its replay, e2fsck -fn says {}", said(&check));
     read_image(image.path())
+}
+
+/// e2fsck 1.47.0 finishes the orphans of an orphan file and leaves them in it, or the flag that there are any.
+fn complains_of_orphan_file_only(check: &Output) -> bool {
+    let text = String::from_utf8_lossy(&check.stdout);
+    let lines: Vec<&str> = text.lines().collect();
+    let known =
+        ["Orphan file (inode ", "Failed to initialize orphan file.", "Feature orphan_present is set but "];
+    check.status.code() == Some(4)
+        && lines
+            .windows(2)
+            .filter(|pair| pair[1].ends_with("? no"))
+            .all(|pair| known.iter().any(|known| pair[0].starts_with(known)))
 }
 
 /// Lets the kernel mount and unmount the state. `None`: not allowed here.

@@ -7,7 +7,9 @@
 //! `JOURNALFS_CRASH_OPERATIONS` (150) how long a workload is, `JOURNALFS_CRASH_JOB` the only workload to run,
 //! `JOURNALFS_FAULT` the only fault to try.
 
+mod forge;
 mod image;
+mod journal;
 mod operations;
 mod oracle;
 mod random;
@@ -15,7 +17,7 @@ mod states;
 mod workload;
 
 use image::Profile;
-use journalfs::fs::options::{DataMode, MountOptions};
+use journalfs::fs::options::{DataMode, InactivatePolicy, MountOptions};
 use states::{Checked, Effort};
 use std::fmt;
 use std::panic::{catch_unwind, AssertUnwindSafe};
@@ -49,6 +51,7 @@ const CONFIGURATIONS: &[Configuration] = &[
     configuration("ext3", 4096, DataMode::Journal, true),
     configuration("ext3", 1024, DataMode::Journal, false),
     configuration("journalfs", 1024, DataMode::Writeback, true),
+    configuration("orphan_file", 1024, DataMode::Ordered, true),
 ];
 
 impl Configuration {
@@ -57,6 +60,10 @@ impl Configuration {
             MountOptions { data: self.data, async_commit: self.async_commit, ..MountOptions::default() };
         // The test alone decides when something is committed.
         options.tuning.commit = std::time::Duration::from_secs(3600);
+        if self.profile.name == "orphan_file" {
+            // Orphans of every size.
+            options.tuning.inactivate = InactivatePolicy::Deferred;
+        }
         options
     }
 }
@@ -144,6 +151,9 @@ fn check(wanted: u64) -> Result<Checked, Found> {
     let operations = number("JOURNALFS_CRASH_OPERATIONS", 150) as usize;
     let only = std::env::var("JOURNALFS_CRASH_JOB").ok().and_then(|v| v.parse().ok());
     let next = AtomicU64::new(only.unwrap_or(0));
+    if let Err(what) = journal::freed_and_logged_again() {
+        return Err(Found { what, job: Job::new(0, first_seed, 0, wanted), states: 0 });
+    }
     let so_far = AtomicU64::new(0);
     let total = Mutex::new(Checked::default());
     let failure = Mutex::new(None);
@@ -212,6 +222,7 @@ fn every_fault_is_caught() {
     std::panic::set_hook(Box::new(|_| {}));
     // Nothing is found where nothing is wrong.
     if let Err(Found { what, job, .. }) = check(wanted.min(2000)) {
+        let _ = std::panic::take_hook();
         panic!("without a fault: {job}: {what}");
     }
     println!("{:24} {:5} {:>8} {:>5}  found", "fault", "rule", "states", "seed");
@@ -240,5 +251,6 @@ fn every_fault_is_caught() {
             }
         }
     }
+    let _ = std::panic::take_hook();
     assert!(missed.is_empty(), "not caught: {missed:?}");
 }

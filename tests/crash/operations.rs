@@ -18,7 +18,7 @@ impl Workload {
     }
 
     /// Makes an empty file and returns its index.
-    fn make(&mut self, path: Path) -> Option<usize> {
+    pub(crate) fn make(&mut self, path: Path) -> Option<usize> {
         let position = self.position();
         let (dir, name) = self.dir_and_name(&path);
         match self.fs.mknod(dir, name, 0o100_644, 0, 0, &ROOT) {
@@ -107,6 +107,25 @@ impl Workload {
                 self.write_at(other, 0, 100_000);
             }
         }
+    }
+
+    /// Files whose every block is in the log; later all of them go at once, with a revoke for each block.
+    pub(crate) fn fill_the_log(&mut self) {
+        for _ in 0..4 {
+            let path = self.name();
+            let Some(file) = self.files.get(&path).copied().or_else(|| self.make(path.clone())) else {
+                return;
+            };
+            self.write_at(file, 0, 60_000);
+            self.fsync_file(&path, file, false);
+        }
+    }
+
+    pub(crate) fn unlink_many(&mut self) {
+        for _ in 0..5 {
+            self.unlink();
+        }
+        self.sync();
     }
 
     fn random_bit(&mut self) -> bool {
@@ -318,7 +337,7 @@ impl Workload {
         }
     }
 
-    fn fsync_file(&mut self, path: &Path, file: usize, data_only: bool) {
+    pub(crate) fn fsync_file(&mut self, path: &Path, file: usize, data_only: bool) {
         let File { nr, id, .. } = self.objects[file];
         self.fs.fsync(nr, data_only, 0).unwrap_or_else(|e| panic!("fsync of {path:?}: {e}"));
         self.oracle.synced(self.device.position(), id, &self.objects[file].content, !data_only);

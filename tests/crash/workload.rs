@@ -30,6 +30,9 @@ pub(crate) enum Operation {
     Directory,
     WideDirectory,
     LoggedThenInPlace,
+    FillLog,
+    UnlinkMany,
+    LookLikeLog,
     Fsync,
     Fdatasync,
     FsyncDirectory,
@@ -41,12 +44,22 @@ pub(crate) enum Operation {
 pub(crate) struct Mix {
     pub(crate) name: &'static str,
     weights: &'static [(Operation, u64)],
-    /// On the smallest image there is, nearly full.
-    pub(crate) full: bool,
+    pub(crate) image: Image,
+}
+
+/// What a workload begins with.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Image {
+    /// A new file system.
+    New,
+    /// The smallest there is, soon full.
+    Small,
+    /// A file system made over another, whose log is still there.
+    OverAnother,
 }
 
 const fn mix(name: &'static str, weights: &'static [(Operation, u64)]) -> Mix {
-    Mix { name, weights, full: false }
+    Mix { name, weights, image: Image::New }
 }
 
 use Operation::*;
@@ -137,6 +150,13 @@ pub(crate) const MIXES: &[Mix] = &[
             (Sync, 8),
         ],
     ),
+    mix("revokes by the block", &[(FillLog, 40), (UnlinkMany, 40), (WriteLarge, 10), (Create, 10)]),
+    mix("a file like the log", &[(LookLikeLog, 1)]),
+    Mix {
+        name: "over an old log",
+        weights: &[(Create, 40), (WriteSmall, 20), (Unlink, 10), (Fsync, 20), (Sync, 10)],
+        image: Image::OverAnother,
+    },
     Mix {
         name: "full",
         weights: &[
@@ -149,7 +169,7 @@ pub(crate) const MIXES: &[Mix] = &[
             (Fsync, 8),
             (Sync, 6),
         ],
-        full: true,
+        image: Image::Small,
     },
 ];
 
@@ -175,6 +195,7 @@ pub(crate) struct Workload {
     /// Directories that come and go.
     pub(crate) passing: BTreeMap<String, Id>,
     pub(crate) device: Arc<RecordingDevice>,
+    medium: Arc<MemoryDevice>,
     initial: MemoryDevice,
     next_byte: u8,
     profile: Profile,
@@ -186,8 +207,27 @@ pub(crate) const ROOT: Caller = Caller::ROOT;
 
 impl Workload {
     pub(crate) fn new(profile: Profile, options: &MountOptions, mix: &'static Mix, seed: u64) -> Self {
-        let initial = profile.make(mix.full);
-        let device = Arc::new(RecordingDevice::new(Arc::new(initial.clone())));
+        let mut initial = profile.make(mix.image == Image::Small);
+        if mix.image == Image::OverAnother {
+            // The same operations, so that the old log's transactions are where the new one's will be.
+            let mut earlier = Self::on(initial, profile, options, mix, seed);
+            earlier.next_byte = 90;
+            earlier.run(60);
+            initial = MemoryDevice::clone(&earlier.medium);
+            profile.format(&initial, true);
+        }
+        Self::on(initial, profile, options, mix, seed)
+    }
+
+    fn on(
+        initial: MemoryDevice,
+        profile: Profile,
+        options: &MountOptions,
+        mix: &'static Mix,
+        seed: u64,
+    ) -> Self {
+        let medium = Arc::new(initial.clone());
+        let device = Arc::new(RecordingDevice::new(medium.clone()));
         let fs = Fs::mount(device.clone(), options).unwrap();
         let mut dirs = vec![InodeNr::ROOT];
         for name in [&b"a"[..], b"b"] {
@@ -206,6 +246,7 @@ impl Workload {
             open: Vec::new(),
             passing: BTreeMap::new(),
             device,
+            medium,
             initial,
             next_byte: 1,
             profile,
@@ -268,6 +309,9 @@ impl Workload {
             Directory => self.make_or_remove_directory(),
             WideDirectory => self.fill_and_empty_directory(),
             LoggedThenInPlace => self.logged_then_in_place(),
+            FillLog => self.fill_the_log(),
+            UnlinkMany => self.unlink_many(),
+            LookLikeLog => self.look_like_the_log(),
             Fsync => self.fsync(false),
             Fdatasync => self.fsync(true),
             FsyncDirectory => self.fsync_directory(),
