@@ -161,6 +161,50 @@ fn a_shutdown_keeps_what_was_synced_and_nothing_else() {
 }
 
 #[test]
+fn batching_policies_change_while_many_sync() {
+    const WRITERS: usize = 6;
+    const ROUNDS: usize = 5;
+    needs_journalfs!();
+    let image = Image::formatted(64 << 20, "journalfs", &[]);
+    let mounted = Background::start(&image, "batch=fixed,batch_delay=2ms");
+    let stats = || -> serde_json::Value {
+        let output = mounted.journalfs(&["stats", "--json"]);
+        serde_json::from_str(&output.stdout).expect("JSON")
+    };
+    std::thread::scope(|scope| {
+        let dir = mounted.dir();
+        let writers: Vec<_> = (0..WRITERS)
+            .map(|writer| {
+                scope.spawn(move || {
+                    for policy in 0..6 {
+                        for round in 0..ROUNDS {
+                            let path = dir.join(format!("{writer}-{policy}-{round}"));
+                            let mut file = File::create(path).expect("create");
+                            file.write_all(&[7; 3000]).expect("write");
+                            file.sync_all().expect("fsync");
+                        }
+                    }
+                })
+            })
+            .collect();
+        let mut policies =
+            ["none", "yield", "fixed", "pipeline", "jbd2,max_batch_time=1ms", "adaptive"].iter().cycle();
+        while writers.iter().any(|writer| !writer.is_finished()) {
+            let policy = policies.next().expect("a cycle");
+            let output = mounted.journalfs(&["tune", &format!("batch={policy}")]);
+            assert!(output.status.success(), "{}", output.text());
+        }
+    });
+    let journal = &stats()["journal"];
+    let count = |path: &str| journal.pointer(path).and_then(serde_json::Value::as_u64).expect("a count");
+    assert_eq!(count("/sync_callers"), (WRITERS * ROUNDS * 6) as u64);
+    assert_eq!(count("/sync_time_us/count"), count("/sync_callers"));
+    assert!(count("/callers_per_commit/max") <= WRITERS as u64 && count("/commits") > 0);
+    assert!(mounted.journalfs(&["umount"]).status.success());
+    image.assert_clean();
+}
+
+#[test]
 fn options_change_by_remount_and_by_tune() {
     needs_journalfs!();
     let image = Image::formatted(32 << 20, "journalfs", &[]);
