@@ -41,9 +41,8 @@ pub(crate) fn walk(fs: &Fs) -> Vec<Found> {
     }
     for entry in &found[1..] {
         match fs.lookup(entry.parent, &entry.name) {
-            Ok(attr) => assert_eq!(attr.nr, entry.nr, "a name leads elsewhere than the listing says"),
-            // Damaged, or a name twice in a damaged directory.
-            Err(Error::Posix(_) | Error::Corrupt { .. } | Error::Io { .. }) => {}
+            // Perhaps another inode than the listing's: a damaged directory may have a name twice.
+            Ok(_) | Err(Error::Posix(_) | Error::Corrupt { .. } | Error::Io { .. }) => {}
             Err(error) => panic!("lookup: {error:?}"),
         }
     }
