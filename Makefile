@@ -9,6 +9,7 @@
 #   streams   the same of what fs_mark, git and pjdfstest write through a mount, and of fuse2fs
 #   faults    deliberate faults, each of which the crash tests must catch
 #   fuzz      hostile images, journals and records, each for FUZZ_SECONDS (3600); needs the nightly compiler
+#   models    the concurrent parts under a model checker, in thousands of interleavings
 #   kill      50 rounds of kill -9 under load
 #   floor     performance against the kernel's ext3, on one CPU
 #   bench     files/s beside the kernel's file systems on four classes of devices, into bench/results; bench-quick: a part of it
@@ -24,7 +25,7 @@ RELEASE = target/release
 TEST_ARGUMENTS ?=
 BENCH_ARGUMENTS ?=
 
-.PHONY: build install uninstall deps check unit integration test demo crash streams faults fuzz kill floor bench bench-quick suites clean
+.PHONY: build install uninstall deps check unit integration test demo crash streams faults fuzz models kill floor bench bench-quick suites clean
 
 build:
 	$(CARGO) build --release --workspace
@@ -58,6 +59,7 @@ check:
 unit:
 	$(CARGO) test --workspace --lib --bins
 	$(CARGO) test --workspace --doc
+	JOURNALFS_MODEL_RUNS=100 $(CARGO) test --features models --test models
 
 # Every test outside src/. Those that mount need root; without it they say "skipped: needs root".
 integration: build
@@ -88,6 +90,10 @@ streams: build
 # The crash tests can fail: each deliberate fault is caught.
 faults:
 	scripts/as-root.sh $(CARGO) test --release --features fault-injection --test crash -- --nocapture
+
+# A slice of it is in `make test`.
+models:
+	JOURNALFS_MODEL_RUNS=$${JOURNALFS_MODEL_RUNS:-5000} $(CARGO) test --features models --test models
 
 fuzz:
 	scripts/as-root.sh fuzz/run.sh

@@ -19,6 +19,7 @@ pub mod fs;
 #[allow(unsafe_code)]
 pub mod fuse;
 pub mod journal;
+pub mod sync;
 pub mod units;
 
 pub use error::{Error, Place, Result};

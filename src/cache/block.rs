@@ -12,10 +12,10 @@ use super::{Handle, ReadBlock};
 use crate::device::{Block, SharedDevice};
 use crate::error::{Error, Result};
 use crate::journal::Journal;
+use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::{Condvar, Mutex};
 use crate::units::{BlockNr, BlockRange, Tid};
-use parking_lot::{Condvar, Mutex};
 use rustc_hash::FxHashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 
 const SHARDS: usize = 32;

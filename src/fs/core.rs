@@ -13,9 +13,9 @@ use crate::format::superblock::Superblock;
 use crate::format::time::Timestamp;
 use crate::fs::options::{MountOptions, Tuning};
 use crate::journal::Journal;
+use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::sync::{Mutex, RwLock, RwLockWriteGuard};
 use crate::units::{InodeNr, Tid};
-use parking_lot::{Mutex, RwLock, RwLockWriteGuard};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -44,7 +44,7 @@ pub struct Fs {
     pub(crate) inactivation: super::inactivate::Queue,
     /// The kernel keeps inodes of its own and says when it forgets one.
     pub(crate) kernel_holds_inodes: AtomicBool,
-    pub(crate) threads: Mutex<Vec<std::thread::JoinHandle<()>>>,
+    pub(crate) threads: Mutex<Vec<crate::sync::thread::JoinHandle<()>>>,
     pub(crate) unmounted: AtomicBool,
     /// Blocks of the format's own, for statfs; counted when first asked for.
     pub(crate) overhead_blocks: OnceLock<u64>,

@@ -11,8 +11,8 @@ use super::superblock;
 use crate::error::{Error, Place, Result};
 use crate::format::superblock::{Superblock, STATE_ERROR};
 use crate::journal::replay;
-use parking_lot::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering};
+use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::sync::Mutex;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// `EXT4_ERR_EIO`: the device failed.

@@ -183,6 +183,7 @@ impl Fs {
         let mut rest = blocks.unwrap_or(0..0);
         // Each round gets further or ends the loop.
         loop {
+            rest = self.skip_holes(inode.nr, state, rest)?;
             let now = edges.take().unwrap_or_default();
             let piece = rest.start..rest.end.min(rest.start + ZEROED_PER_HANDLE);
             let (tid, raw) = self.update(credits.min(self.journal.credits_max()), |h| {
@@ -201,6 +202,20 @@ impl Fs {
             }
         }
         self.allocate_ahead(inode, state, offset, end, keep_size, caller)
+    }
+
+    /// What is left of a range of file blocks from the first one with data on: a hole may be terabytes.
+    fn skip_holes(&self, nr: InodeNr, state: &InodeState, mut blocks: Range<u64>) -> Result<Range<u64>> {
+        while !blocks.is_empty() {
+            let want = u32::try_from(blocks.end - blocks.start).unwrap_or(u32::MAX);
+            let at = FileBlock(blocks.start as u32);
+            let found = map::lookup(&self.geometry, &*self.cache, nr, &state.raw, at, want)?;
+            if found.physical.is_some() && !found.unwritten {
+                break;
+            }
+            blocks.start = blocks.end.min(blocks.start + u64::from(found.len.max(1)));
+        }
+        Ok(blocks)
     }
 
     /// The file blocks that lie wholly in a range of bytes.

@@ -10,10 +10,10 @@ use super::{inode_table, Fs};
 use crate::cache::Handle;
 use crate::error::Result;
 use crate::format::inode::RawInode;
+use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::{Condvar, Mutex};
 use crate::units::{InodeNr, Tid};
-use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 use std::time::Duration;
 

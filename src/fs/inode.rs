@@ -11,10 +11,10 @@ use super::data::DirtyData;
 use super::xattr::Absent;
 use crate::cache::clock::Clock;
 use crate::format::inode::RawInode;
+use crate::sync::atomic::{AtomicU8, Ordering};
+use crate::sync::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use crate::units::{InodeNr, Tid};
-use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use rustc_hash::FxHashMap;
-use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::Arc;
 
 const SHARDS: usize = 64;
@@ -64,7 +64,7 @@ pub struct InodeState {
 impl InodeState {
     /// A record as its table block has it. `last`: the newest transaction that may hold a change of it, and the
     /// newest flush stamp of data that may be its own: what was known of an inode goes when it is evicted.
-    pub(crate) fn loaded(raw: RawInode, last: Option<(Tid, u64)>) -> Self {
+    pub fn loaded(raw: RawInode, last: Option<(Tid, u64)>) -> Self {
         Self {
             in_place_stamp: last.map_or(0, |(_, stamp)| stamp),
             ..Self::new(raw, last.map(|(tid, _)| tid))

@@ -23,9 +23,9 @@ use crate::format::superblock::Superblock;
 use crate::journal::locate::{locate, Located};
 use crate::journal::recovery::{recover, Recovered};
 use crate::journal::{replay, Journal, LogSetup};
+use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::sync::{Mutex, RwLock};
 use crate::units::{BlockRange, InodeNr, Tid};
-use parking_lot::{Mutex, RwLock};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -164,7 +164,7 @@ impl Fs {
         let mut threads = self.threads.lock();
         let fs = self.clone();
         let spawn = |name: &str, f: Box<dyn FnOnce() + Send>| {
-            std::thread::Builder::new().name(name.into()).spawn(f).map_err(failed)
+            crate::sync::thread::Builder::new().name(name.into()).spawn(f).map_err(failed)
         };
         threads.push(spawn("writeback", Box::new(move || fs.writeback_loop()))?);
         let fs = self.clone();

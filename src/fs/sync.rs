@@ -5,8 +5,8 @@ use super::Fs;
 use crate::error::{Error, Result};
 use crate::journal::batch::ANONYMOUS;
 use crate::journal::OnDurable;
+use crate::sync::atomic::Ordering;
 use crate::units::{InodeNr, Tid};
-use std::sync::atomic::Ordering;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 

@@ -15,11 +15,11 @@ use crate::device::Block;
 use crate::error::{Error, Result};
 use crate::fault::{injected, Fault};
 use crate::format::inode::{InodeFlags, RawInode};
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use crate::sync::{Condvar, Mutex};
 use crate::units::{BlockNr, BlockRange, FileBlock, InodeNr};
-use parking_lot::{Condvar, Mutex};
 use rustc_hash::FxHashMap;
 use std::io::IoSlice;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::Arc;
 
 /// Data of a file that somebody syncs is logged up to this many bytes, and written in place beyond.

@@ -19,9 +19,9 @@ use crate::format::checksum::crc32_be;
 use crate::format::jbd2::{
     self, needs_escape, CommitBlock, DescriptorBuilder, LogChecksum, LogFormat, RevokeBuilder,
 };
+use crate::sync::atomic::Ordering;
+use crate::sync::MutexGuard;
 use crate::units::BlockRange;
-use parking_lot::MutexGuard;
-use std::sync::atomic::Ordering;
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 

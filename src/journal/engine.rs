@@ -13,12 +13,12 @@ use crate::device::{Block, SharedDevice};
 use crate::error::{Error, Result};
 use crate::fault::{injected, Fault};
 use crate::format::jbd2::JournalSuperblock;
+use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use crate::sync::thread::JoinHandle;
+use crate::sync::{Condvar, Mutex, RwLock};
 use crate::units::{BlockNr, BlockRange, Tid};
-use parking_lot::{Condvar, Mutex, RwLock};
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::thread::JoinHandle;
 use std::time::Instant;
 
 /// Blocks that a transaction without a log may have before it is written home.
@@ -152,11 +152,13 @@ impl Journal {
         let mut threads = self.threads.lock();
         let journal = self.clone();
         threads.push(
-            std::thread::Builder::new().name("committer".into()).spawn(move || journal.committer_loop())?,
+            crate::sync::thread::Builder::new()
+                .name("committer".into())
+                .spawn(move || journal.committer_loop())?,
         );
         let journal = self.clone();
         threads.push(
-            std::thread::Builder::new()
+            crate::sync::thread::Builder::new()
                 .name("checkpointer".into())
                 .spawn(move || journal.checkpointer_loop())?,
         );

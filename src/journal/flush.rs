@@ -6,8 +6,8 @@
 
 use crate::device::SharedDevice;
 use crate::error::{Error, Result};
-use parking_lot::{Condvar, Mutex};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use crate::sync::{Condvar, Mutex};
 
 #[derive(Default)]
 struct State {

@@ -4,9 +4,9 @@ use super::transaction::Transaction;
 use super::{Effects, Journal};
 use crate::device::Block;
 use crate::fault::{injected, Fault};
+use crate::sync::atomic::Ordering::Relaxed;
+use crate::sync::MutexGuard;
 use crate::units::{BlockNr, BlockRange, Tid};
-use parking_lot::MutexGuard;
-use std::sync::atomic::Ordering::Relaxed;
 use std::sync::Arc;
 use std::time::Instant;
 

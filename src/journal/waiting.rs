@@ -4,9 +4,9 @@ use super::batch::{Arrival, BatchTuning, CallerId, Hold, Moment, Policy};
 use super::engine::{Journal, OnDurable};
 use super::stats::Stats;
 use crate::error::{Error, Result};
+use crate::sync::atomic::Ordering::Relaxed;
+use crate::sync::MutexGuard;
 use crate::units::Tid;
-use parking_lot::MutexGuard;
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 struct Waiter {
@@ -128,7 +128,7 @@ impl Journal {
             let count = waiting.waiters.len();
             match waiting.policy.hold(count, self.moment(now)) {
                 Hold::Close => break,
-                Hold::Yield => MutexGuard::unlocked(waiting, std::thread::yield_now),
+                Hold::Yield => MutexGuard::unlocked(waiting, crate::sync::thread::yield_now),
                 Hold::Until(end, wanted) => {
                     waiting.held_for = Some(wanted);
                     let timed_out = self.commit_wanted.wait_until(waiting, self.began + end).timed_out();

@@ -7,9 +7,9 @@ use crate::error::{Error, Place, Result};
 use crate::fault::{injected, Fault};
 use crate::format::bitmap;
 use crate::fs::groups;
+use crate::sync::atomic::Ordering;
 use crate::units::{BlockNr, BlockRange, GroupNr};
 use std::ops::Range;
-use std::sync::atomic::Ordering;
 
 /// Bitmaps searched for a run of the wanted length before the longest run seen is good enough.
 const SEARCH_GROUPS_MAX: u32 = 16;

@@ -7,8 +7,8 @@ use crate::error::{Error, Place, Result};
 use crate::format::bitmap;
 use crate::format::group::{GroupDescriptor, GroupFlags};
 use crate::fs::groups;
+use crate::sync::atomic::Ordering;
 use crate::units::{GroupNr, InodeNr};
-use std::sync::atomic::Ordering;
 
 /// What a set of groups has, for comparing sets.
 #[derive(Default, Clone, Copy)]

@@ -26,11 +26,11 @@ use crate::error::{Error, Result};
 use crate::format::extent;
 use crate::format::geometry::Geometry;
 use crate::journal::{Effects, Observer};
+use crate::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
+use crate::sync::Mutex;
 use crate::units::{BlockRange, GroupNr, InodeNr};
-use parking_lot::Mutex;
 use ranges::RangeSet;
 use rustc_hash::FxHashSet;
-use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 use zones::Zones;
 
 /// Blocks kept back from delayed allocation for the metadata that it may turn out to need, at most

@@ -9,8 +9,8 @@ use crate::fs::attr::Caller;
 use crate::fs::dir::Dir;
 use crate::fs::inode::{Inode, InodeState};
 use crate::fs::{inode_table, Fate, Fs};
+use crate::sync::RwLockWriteGuard;
 use crate::units::{InodeNr, Tid};
-use parking_lot::RwLockWriteGuard;
 use std::sync::Arc;
 
 /// Directories above one another at most: more is a loop.
