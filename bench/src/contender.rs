@@ -2,7 +2,10 @@
 
 use crate::run::{exists, run};
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
+use std::time::Duration;
 
 /// A file system and how it is mounted.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,10 +26,14 @@ enum Kind {
         options: &'static str,
     },
     Fuse2fs,
+    /// A FUSE daemon that stores nothing.
+    Nothing,
 }
 
 /// What the others are compared with.
 pub const REFERENCE: &str = "ext3";
+/// What shows the limit that FUSE sets.
+pub const NOTHING: &str = "nothing";
 /// What is to be good.
 pub const OURS: &str = "adaptive";
 /// The policies, by their names here and as mount options.
@@ -53,6 +60,7 @@ pub fn all() -> Vec<Contender> {
     if exists("fuse2fs") {
         all.push(Contender { name: "fuse2fs".to_owned(), kind: Kind::Fuse2fs });
     }
+    all.push(Contender { name: NOTHING.to_owned(), kind: Kind::Nothing });
     all
 }
 
@@ -89,6 +97,7 @@ pub struct Mounted<'a> {
     contender: &'a Contender,
     programs: &'a Programs,
     dir: &'a Path,
+    daemon: Option<Child>,
 }
 
 impl Contender {
@@ -99,6 +108,7 @@ impl Contender {
         device: &Path,
         dir: &'a Path,
     ) -> io::Result<Mounted<'a>> {
+        let mut daemon = None;
         let (device, at) = (device.to_string_lossy(), dir.to_string_lossy());
         match &self.kind {
             Kind::Journalfs(options) => {
@@ -114,9 +124,28 @@ impl Contender {
                 programs.run(&[EXT4, &[&*device][..]].concat())?;
                 programs.run(&["fuse2fs", &device, &at])?;
             }
+            Kind::Nothing => daemon = Some(nothing(programs, dir)?),
         }
-        Ok(Mounted { contender: self, programs, dir })
+        Ok(Mounted { contender: self, programs, dir, daemon })
     }
+}
+
+/// Serves nothing at `dir`; returns when it is mounted.
+fn nothing(programs: &Programs, dir: &Path) -> io::Result<Child> {
+    let before = std::fs::metadata(dir)?.dev();
+    let mut command = Command::new(std::env::current_exe()?);
+    if programs.pinned {
+        command = Command::new("taskset");
+        command.args(["-c", "0"]).arg(std::env::current_exe()?);
+    }
+    let child = command.arg("nothing").arg(dir).spawn()?;
+    for _ in 0..500 {
+        if std::fs::metadata(dir)?.dev() != before {
+            return Ok(child);
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    Err(io::Error::other("the daemon that stores nothing does not start"))
 }
 
 impl Mounted<'_> {
@@ -135,14 +164,17 @@ impl Drop for Mounted<'_> {
         let at = self.dir.to_string_lossy();
         let result = match self.contender.kind {
             Kind::Journalfs(_) => run(&self.programs.path("journalfs"), ["umount", &*at]),
-            Kind::Kernel { .. } | Kind::Fuse2fs => run("umount", [&*at]),
+            Kind::Kernel { .. } | Kind::Fuse2fs | Kind::Nothing => run("umount", [&*at]),
         };
         if let Err(error) = result {
             eprintln!("{error}");
         }
+        if let Some(mut daemon) = self.daemon.take() {
+            let _ = daemon.wait();
+        }
         if self.contender.kind == Kind::Fuse2fs {
             // Its umount returns before it has let go of the device.
-            std::thread::sleep(std::time::Duration::from_millis(500));
+            std::thread::sleep(Duration::from_millis(500));
         }
     }
 }

@@ -1,7 +1,7 @@
 //! What was measured, and its summary.
 
 use crate::class::Class;
-use crate::contender::{OURS, POLICIES, REFERENCE};
+use crate::contender::{NOTHING, OURS, POLICIES, REFERENCE};
 use crate::marks::THREADS;
 use std::fmt::Write;
 
@@ -121,6 +121,15 @@ impl Results {
             row("limit T/C", &|t| Some(f64::from(t) / commit.as_secs_f64()), 0);
         }
         let ours = |t| self.rate(class.name, OURS, t);
+        // A commit shared by all, and the time that the fastest daemon needs.
+        let reachable = |t: u32| {
+            let commit = class.commit().map_or(0.0, |commit| commit.as_secs_f64());
+            Some(1.0 / (commit / f64::from(t) + 1.0 / self.rate(class.name, NOTHING, t)?))
+        };
+        if self.contenders(class.name).contains(&NOTHING) {
+            row("reachable 1/(C/T + 1/R)", &reachable, 0);
+            row(&format!("{OURS} / reachable"), &|t| Some(ours(t)? / reachable(t)?), 2);
+        }
         row(&format!("{OURS} / {REFERENCE}"), &|t| Some(ours(t)? / self.rate(class.name, REFERENCE, t)?), 2);
         let best = |t| {
             POLICIES
