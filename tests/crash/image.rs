@@ -3,6 +3,10 @@
 use journalfs::device::memory::MemoryDevice;
 use journalfs::device::Device;
 use journalfs::format::features::{Compat, Feature};
+use journalfs::format::superblock::Superblock;
+use journalfs::journal::locate::{locate, Located};
+use journalfs::journal::replay::write_journal_superblock;
+use journalfs::units::Tid;
 use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Output};
@@ -25,7 +29,8 @@ impl Profile {
         device
     }
 
-    /// Makes a file system; `keep_log`: without zeroing the place of its log.
+    /// Makes a file system; `keep_log`: as `mke2fs -E lazy_journal_init` does, which leaves the log's old blocks
+    /// in place and begins every log with the same sequence number.
     pub(crate) fn format(self, device: &MemoryDevice, keep_log: bool) {
         let profile = match self.name {
             "ext3" => mkfs::Profile::Ext3,
@@ -41,6 +46,12 @@ impl Profile {
             options.features = vec![mkfs::FeatureEdit::Set(Feature::Compat(Compat::ORPHAN_FILE), true)];
         }
         mkfs::format(device, &options).unwrap();
+        let mut bytes = [0; 1024];
+        device.read_at(1024, &mut bytes).unwrap();
+        let located = locate(device, &Superblock::decode(&bytes).unwrap()).unwrap();
+        let Located { area, mut superblock, .. } = located.unwrap();
+        superblock.sequence = Tid(1);
+        write_journal_superblock(device, &area, &superblock).unwrap();
     }
 }
 

@@ -66,7 +66,7 @@ impl Workload {
         self.write_at(file, at as usize, len);
     }
 
-    fn write_at(&mut self, file: usize, at: usize, len: usize) {
+    pub(crate) fn write_at(&mut self, file: usize, at: usize, len: usize) {
         let position = self.position();
         let File { nr, id, pattern, ref content } = self.objects[file];
         self.oracle.write(position, id, at.min(content.len())..at + len);
@@ -107,25 +107,6 @@ impl Workload {
                 self.write_at(other, 0, 100_000);
             }
         }
-    }
-
-    /// Files whose every block is in the log; later all of them go at once, with a revoke for each block.
-    pub(crate) fn fill_the_log(&mut self) {
-        for _ in 0..4 {
-            let path = self.name();
-            let Some(file) = self.files.get(&path).copied().or_else(|| self.make(path.clone())) else {
-                return;
-            };
-            self.write_at(file, 0, 60_000);
-            self.fsync_file(&path, file, false);
-        }
-    }
-
-    pub(crate) fn unlink_many(&mut self) {
-        for _ in 0..5 {
-            self.unlink();
-        }
-        self.sync();
     }
 
     fn random_bit(&mut self) -> bool {
@@ -255,7 +236,7 @@ impl Workload {
         }
     }
 
-    fn unlink_path(&mut self, path: &Path) {
+    pub(crate) fn unlink_path(&mut self, path: &Path) {
         let position = self.position();
         let (dir, name) = self.dir_and_name(path);
         self.fs.unlink(dir, name).unwrap();

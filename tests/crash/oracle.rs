@@ -19,7 +19,7 @@ pub(crate) type Pattern = [u8; 4];
 /// The log's magic number.
 pub(crate) const MAGIC: Pattern = [0xc0, 0x3b, 0x39, 0x98];
 
-/// A file with this name has no pattern.
+/// A file whose name begins so has no pattern.
 pub(crate) const FREE_FORM: &str = "free-form";
 
 /// Directory and name.
@@ -265,12 +265,16 @@ impl Found {
 
     /// A file holds zeroes and bytes of one writer only.
     fn no_stale_bytes(&self) -> Result<(), String> {
-        for (path, content) in self.contents.values().filter(|(path, _)| path.1 != FREE_FORM) {
+        for (path, content) in self.contents.values().filter(|(path, _)| !path.1.starts_with(FREE_FORM)) {
             let Some(first) = content.iter().position(|b| *b != 0) else { continue };
             let pattern = if content[first] == MAGIC[first % 4] { MAGIC } else { [content[first]; 4] };
             let stale = content.iter().enumerate().position(|(i, b)| *b != 0 && *b != pattern[i % 4]);
             if let Some(at) = stale {
-                return Err(format!("{path:?} shows bytes of another file at {at}"));
+                let around = &content[at.saturating_sub(4)..content.len().min(at + 8)];
+                return Err(format!(
+                    "{path:?} shows bytes of another file at {at} of {}: {around:?}",
+                    content.len()
+                ));
             }
         }
         Ok(())

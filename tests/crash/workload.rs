@@ -150,7 +150,10 @@ pub(crate) const MIXES: &[Mix] = &[
             (Sync, 8),
         ],
     ),
-    mix("revokes by the block", &[(FillLog, 40), (UnlinkMany, 40), (WriteLarge, 10), (Create, 10)]),
+    mix(
+        "revokes by the block",
+        &[(FillLog, 25), (UnlinkMany, 25), (WriteSmall, 15), (Create, 25), (Sync, 10)],
+    ),
     mix("a file like the log", &[(LookLikeLog, 1)]),
     Mix {
         name: "over an old log",
@@ -328,8 +331,12 @@ impl Workload {
         if self.random.below(8) == 0 {
             return MAGIC;
         }
-        self.next_byte = self.next_byte % 180 + 1;
-        [self.next_byte; 4]
+        loop {
+            self.next_byte = self.next_byte % 180 + 1;
+            if !MAGIC.contains(&self.next_byte) {
+                return [self.next_byte; 4];
+            }
+        }
     }
 
     pub(crate) fn name(&mut self) -> Path {
