@@ -3,7 +3,8 @@
 //! A writer is expected while it usually comes back sooner than a commit takes (C). Holding the transaction for W, so
 //! that k more writers join it, saves each of them what it would wait longer for the next commit, C - W, and costs all
 //! others W: those who wait already, and those who come later and find the log busy for longer. With T writers
-//! about it pays if k C > T W, and the k with the largest difference is waited for. So one writer never waits,
+//! about it pays if k C > T W, and the k with the largest difference is waited for (a long wait must gain more, since
+//! those who are late once are often late for long). So one writer never waits,
 //! nor does anybody for writers who think longer than C or whose coming takes as long as a commit in all: those do
 //! better in two groups, one thinking while the other commits. In all a hold takes at most C, and `max_batch_time`.
 //!
@@ -141,7 +142,7 @@ impl Adaptive {
     }
 
     /// How many of the expected to wait for, and until when at most.
-    fn worth(&self, waiting: usize, now: Moment) -> Option<(usize, Moment)> {
+    fn worth(&self, waiting: usize, held: Duration, now: Moment) -> Option<(usize, Moment)> {
         let all = (waiting + self.active) as f64;
         let commit = self.commit.as_secs_f64();
         let mut best = (0.0, None);
@@ -151,7 +152,9 @@ impl Adaptive {
             // Of many who come evenly spread the last comes late.
             let share = joined as f64 / (self.expected.len() + 1) as f64;
             let wait = due.from.saturating_sub(now) + due.to.saturating_sub(due.from).mul_f64(share);
-            let gain = joined as f64 * commit - all * wait.as_secs_f64();
+            // Next to a whole commit, what is left to gain is less than what can go wrong.
+            let strain = (held + wait).as_secs_f64() / commit.max(f64::MIN_POSITIVE);
+            let gain = joined as f64 * commit - all * wait.as_secs_f64() * (1.0 + strain * strain);
             if gain > best.0 {
                 best = (gain, Some((joined, latest)));
             }
@@ -206,7 +209,7 @@ impl Policy for Adaptive {
         }
         self.look(now);
         let end = since + self.commit.min(self.hold_max);
-        match self.worth(waiting, now) {
+        match self.worth(waiting, now.saturating_sub(since), now) {
             Some((more, late)) if now < end => Hold::Until(late.min(end), waiting + more),
             _ => Hold::Close,
         }
