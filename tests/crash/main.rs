@@ -151,9 +151,6 @@ fn check(wanted: u64) -> Result<Checked, Found> {
     let operations = number("JOURNALFS_CRASH_OPERATIONS", 150) as usize;
     let only = std::env::var("JOURNALFS_CRASH_JOB").ok().and_then(|v| v.parse().ok());
     let next = AtomicU64::new(only.unwrap_or(0));
-    if let Err(what) = journal::freed_and_logged_again() {
-        return Err(Found { what, job: Job::new(0, first_seed, 0, wanted), states: 0 });
-    }
     let so_far = AtomicU64::new(0);
     let total = Mutex::new(Checked::default());
     let failure = Mutex::new(None);
@@ -179,10 +176,15 @@ fn check(wanted: u64) -> Result<Checked, Found> {
             });
         }
     });
-    match failure.into_inner().unwrap() {
-        Some(found) => Err(found),
-        None => Ok(total.into_inner().unwrap()),
-    }
+    let total = match failure.into_inner().unwrap() {
+        Some(found) => return Err(found),
+        None => total.into_inner().unwrap(),
+    };
+    journal::freed_and_logged_again().map(|()| total).map_err(|what| Found {
+        what: format!("the journal alone: {what}"),
+        job: Job::new(0, first_seed, 0, wanted),
+        states: total.states,
+    })
 }
 
 /// Adds what a job has checked, and says so every 10,000 states.
