@@ -3,6 +3,7 @@
 use super::inode::Inode;
 use super::Fs;
 use crate::error::{Error, Result};
+use crate::fault::{injected, Fault};
 use crate::journal::batch::ANONYMOUS;
 use crate::journal::OnDurable;
 use crate::sync::atomic::Ordering;
@@ -18,7 +19,7 @@ impl Fs {
     /// change that reading the data back needs). A directory makes everything durable, as [`sync`](Self::sync) does.
     pub fn fsync(&self, nr: InodeNr, datasync: bool, _pid: u32) -> Result<()> {
         let (tid, stamp) = self.prepare_sync(nr, datasync)?;
-        if let Some(tid) = tid {
+        if let Some(tid) = tid.filter(|tid| !injected(Fault::SyncBeforeCommit) || tid.0 % 2 == 1) {
             self.journal.commit(tid)?;
         }
         self.journal.flush(stamp)

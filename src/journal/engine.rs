@@ -11,7 +11,6 @@ use super::waiting::Waiting;
 use super::Observer;
 use crate::device::{Block, SharedDevice};
 use crate::error::{Error, Result};
-use crate::fault::{injected, Fault};
 use crate::format::jbd2::JournalSuperblock;
 use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use crate::sync::thread::JoinHandle;
@@ -327,7 +326,7 @@ impl Journal {
             return Err(Error::ReadOnly);
         }
         loop {
-            if self.is_durable(tid) || injected(Fault::SyncBeforeCommit) && tid.0 % 2 == 0 {
+            if self.is_durable(tid) {
                 return Ok(());
             }
             if self.is_aborted() {
