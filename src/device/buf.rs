@@ -1,6 +1,7 @@
 //! Sector-aligned memory, so that direct I/O needs no second copy.
 
 use parking_lot::Mutex;
+use std::cell::Cell;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, Ordering};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
@@ -23,6 +24,15 @@ const KEPT_MAX: usize = 512;
 /// Buffers of block size (1, 2, 4 or 8 sectors) that nobody uses. Every change of a metadata block makes and drops
 /// one, often on different threads, which is the worst case of a general allocator with aligned memory.
 static KEPT: [Mutex<Vec<Box<[Sector]>>>; 4] = [const { Mutex::new(Vec::new()) }; 4];
+
+thread_local! {
+    /// The last larger buffer that this thread dropped. Who answers reads makes and drops one of the same size over and
+    /// over; from the system each would come as pages to be zeroed first, which costs as much as filling them.
+    static LARGE: Cell<Box<[Sector]>> = Cell::default();
+}
+
+/// The largest buffer that a thread keeps, in sectors: a request of the kernel's, 1 MiB.
+const LARGE_SECTORS_MAX: usize = 2048;
 
 /// Where buffers of so many sectors are kept.
 fn kept(sectors: usize) -> Option<&'static Mutex<Vec<Box<[Sector]>>>> {
@@ -50,6 +60,18 @@ impl IoBuf {
         Self(<[Sector]>::new_box_zeroed_with_elems(sectors).expect("memory for an I/O buffer"))
     }
 
+    /// `len` bytes of whatever, rounded up to whole sectors: for who fills them all.
+    pub fn unfilled(len: usize) -> Self {
+        let sectors = len.div_ceil(SECTOR_BYTES);
+        if let Some(buf) = Self::reused(sectors) {
+            return buf;
+        }
+        match LARGE.take() {
+            large if large.len() == sectors => Self(large),
+            _ => Self::fresh(sectors),
+        }
+    }
+
     /// A buffer with whatever its last user left in it.
     fn reused(sectors: usize) -> Option<Self> {
         kept(sectors)?.lock().pop().map(Self)
@@ -74,7 +96,14 @@ impl Clone for IoBuf {
 
 impl Drop for IoBuf {
     fn drop(&mut self) {
-        let Some(kept) = kept(self.0.len()) else { return };
+        let sectors = self.0.len();
+        let Some(kept) = kept(sectors) else {
+            if sectors <= LARGE_SECTORS_MAX && sectors > KEPT_SECTORS_MAX {
+                // A thread that ends keeps nothing.
+                let _ = LARGE.try_with(|large| large.set(std::mem::take(&mut self.0)));
+            }
+            return;
+        };
         let mut kept = kept.lock();
         if kept.len() < KEPT_MAX {
             kept.push(std::mem::take(&mut self.0));

@@ -103,7 +103,8 @@ impl Fs {
         let first = (offset / block_bytes) as u32;
         let last = end.div_ceil(block_bytes) as u32;
         let skip = (offset % block_bytes) as usize;
-        let mut buf = IoBuf::zeroed((last - first) as usize * block_bytes as usize);
+        // Filled whole: what is not delayed is read, holes among it.
+        let mut buf = IoBuf::unfilled((last - first) as usize * block_bytes as usize);
         let data = state.data.as_deref();
         let mut at = first;
         while let Some((start, len)) = gap(data, at, last) {
@@ -124,7 +125,7 @@ impl Fs {
         Ok(ReadBytes { buf, range: skip..skip + (end - offset) as usize })
     }
 
-    /// Fills `buf` (zeroes so far) with `len` file blocks from the disk; holes stay zero.
+    /// Fills `buf` with `len` file blocks from the disk; holes are zero.
     fn read_mapped(
         &self,
         nr: InodeNr,
@@ -139,10 +140,11 @@ impl Fs {
             let at = start.plus(done);
             let mapping = map::lookup(&self.geometry, &*self.cache, nr, raw, at, len - done)?;
             let count = mapping.len.clamp(1, len - done);
-            if let (Some(physical), false) = (mapping.physical, mapping.unwritten) {
-                let from = done as usize * block_bytes;
-                let slot = buf.get_mut(from..from + count as usize * block_bytes).unwrap_or_default();
-                self.cache.read_data(BlockRange::new(physical, count), slot)?;
+            let from = done as usize * block_bytes;
+            let slot = buf.get_mut(from..from + count as usize * block_bytes).unwrap_or_default();
+            match mapping.physical.filter(|_| !mapping.unwritten) {
+                Some(physical) => self.cache.read_data(BlockRange::new(physical, count), slot)?,
+                None => slot.fill(0),
             }
             done += count;
         }
