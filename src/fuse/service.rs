@@ -11,7 +11,9 @@ use super::options::FuseOptions;
 use super::types::{Attr, Caller, RenameFlags, SetAttr, StatFs};
 use crate::error::{Error, Result};
 use crate::units::InodeNr;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// Whether a request is answered where it was read, or handed to a worker.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
@@ -78,6 +80,33 @@ impl Sized {
 
 /// A file above this size may take long to truncate.
 const QUICK_TRUNCATE_BYTES: u64 = 16 << 20;
+/// A read up to this size may be done in place.
+const QUICK_READ_BYTES: u32 = 128 << 10;
+/// As long as such reads take less than this on average: less than handing them over costs others.
+const QUICK_READ_TIME: Duration = Duration::from_micros(50);
+
+/// A running average of how long something takes, over its last dozen times or so.
+struct Average(AtomicU64);
+
+impl Average {
+    /// Slow until shown otherwise.
+    fn new() -> Self {
+        Self(AtomicU64::new(1_000_000))
+    }
+
+    fn add(&self, time: Duration) {
+        // Two threads may overwrite each other's sample: it is an estimate.
+        let average = self.0.load(Ordering::Relaxed);
+        // A single hiccup counts as a slow read, not as a hundred.
+        let sample = (time.as_nanos() as u64).min(1_000_000);
+        self.0.store(average - average / 8 + sample / 8, Ordering::Relaxed);
+    }
+
+    fn is_below(&self, limit: Duration) -> bool {
+        u128::from(self.0.load(Ordering::Relaxed)) < limit.as_nanos()
+    }
+}
+
 /// Directory entries taken from the file system at a time.
 const LISTING_BATCH: usize = 64;
 
@@ -87,6 +116,7 @@ pub(super) struct Service<O> {
     references: References,
     options: FuseOptions,
     info: super::control::Info,
+    read_time: Average,
 }
 
 impl<O: Operations> Service<O> {
@@ -94,7 +124,7 @@ impl<O: Operations> Service<O> {
     pub(super) fn new(ops: Arc<O>, options: FuseOptions) -> Self {
         let device = std::path::Path::new(&options.source);
         let info = super::control::Info::of_this_process(device, options.read_only);
-        Self { ops, references: References::new(), options, info }
+        Self { ops, references: References::new(), options, info, read_time: Average::new() }
     }
 
     /// The options of the mount.
@@ -332,12 +362,19 @@ impl<O: Operations> Service<O> {
 
     /// READ.
     pub(super) fn read(&self, node: u64, offset: u64, size: u32) -> Result<O::Data> {
-        self.ops.read(inode_of(node)?, offset, size)
+        let began = Instant::now();
+        let data = self.ops.read(inode_of(node)?, offset, size);
+        if size <= QUICK_READ_BYTES {
+            self.read_time.add(began.elapsed());
+        }
+        data
     }
 
-    /// Where READ belongs.
+    /// Where READ belongs: a small one is done in place as long as the device is about as fast as memory.
     pub(super) fn read_lane(&self, node: u64, offset: u64, size: u32) -> Lane {
-        Lane::of(inode_of(node).is_ok_and(|nr| self.ops.read_may_wait(nr, offset, size)))
+        let quick = size <= QUICK_READ_BYTES && self.read_time.is_below(QUICK_READ_TIME);
+        let waits = |nr| self.ops.is_busy(nr) || (!quick && self.ops.read_may_wait(nr, offset, size));
+        Lane::of(inode_of(node).is_ok_and(waits))
     }
 
     /// Where WRITE belongs.
@@ -531,5 +568,23 @@ fn mode_of_kind(kind: u8) -> u32 {
         6 => libc::S_IFSOCK,
         7 => libc::S_IFLNK,
         _ => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_average_follows_slowly_both_ways() {
+        let average = Average::new();
+        let (quick, slow) = (Duration::from_micros(5), Duration::from_secs(5));
+        assert!(!average.is_below(QUICK_READ_TIME));
+        (0..40).for_each(|_| average.add(quick));
+        assert!(average.is_below(QUICK_READ_TIME));
+        average.add(slow);
+        assert!(!average.is_below(QUICK_READ_TIME), "a second of waiting for everybody is enough");
+        (0..40).for_each(|_| average.add(quick));
+        assert!(average.is_below(QUICK_READ_TIME));
     }
 }
