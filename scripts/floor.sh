@@ -2,7 +2,7 @@
 # Performance against kernel ext3 on the same image size, on tmpfs, client and daemon on one CPU: fs_mark
 # -S 1 and dd. Runs alternate; medians; the ratio is ours / kernel's. Exits 1 where a ratio is below
 # FLOOR (0.5). Environment: RUNS (3), FILES (3000), DD_MIB (1024), CPU (0), OPTIONS (batch=adaptive),
-# PROFILE (journalfs; the kernel always gets ext3).
+# PROFILE (journalfs; the kernel always gets ext3), SPREAD (0).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 PATH=$PATH:/usr/sbin:/sbin
@@ -15,8 +15,17 @@ work=$(mktemp -d /dev/shm/journalfs-floor.XXXXXX)
 dir=$work/mnt
 mkdir "$dir"
 mounted() { grep -q " $dir " /proc/self/mounts; }
+
+# The loop device's workers are a part of the kernel's driver as our daemon is of ours: they get the same one CPU (where
+# that can be set; SPREAD=1 leaves them the others).
+workers=/sys/devices/virtual/workqueue/cpumask
+if [ -w $workers ] && [ "${SPREAD:-0}" = 0 ]; then
+    workers_before=$(cat $workers)
+    printf '%x\n' $((1 << cpu)) >$workers
+fi
 finish() {
     cd /
+    if [ -n "${workers_before:-}" ]; then echo "$workers_before" >$workers; fi
     if mounted; then umount "$dir" 2>/dev/null || umount -l "$dir"; fi
     rm -rf "$work"
 }
