@@ -45,6 +45,7 @@ impl Fs {
                 "free_inodes": self.allocator.free_inodes(),
                 "blocks_freed_not_durable": self.allocator.pending_frees(),
                 "orphans": self.orphans.len(),
+                "bytes_to_be_freed": self.inactivation.units() * 512,
             },
             "options": {
                 "read_only": self.is_read_only(),

@@ -51,13 +51,15 @@ impl Fs {
             *self.overhead_blocks.get_or_init(|| overhead_blocks(&self.geometry, journal))
         };
         let space = self.allocator.space();
-        // What an unlink has given up is free to programs, whoever still has to clear its bits.
+        // What an unlink has given up is free to programs, whoever still has to clear its bits. (For the moment between the
+        // publication of such a free and the note of it, both count.)
         let queued = self.inactivation.units() / u64::from(self.geometry.sectors_per_block());
+        let blocks = self.geometry.blocks_count.saturating_sub(overhead);
         Ok(StatFs {
             block_bytes: self.geometry.block_bytes,
-            blocks: self.geometry.blocks_count.saturating_sub(overhead),
-            free: space.free + queued,
-            available: space.available + queued,
+            blocks,
+            free: (space.free + queued).min(blocks),
+            available: (space.available + queued).min(blocks),
             inodes: u64::from(self.geometry.inodes_count),
             free_inodes: self.allocator.free_inodes(),
             name_max: NAME_MAX,

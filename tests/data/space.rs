@@ -10,7 +10,8 @@ fn settle(m: &Mounted) {
     for _ in 0..1000 {
         m.fs.sync().unwrap();
         let space = &m.fs.stats()["space"];
-        if space["orphans"] == 0 && space["blocks_freed_not_durable"] == 0 {
+        let at_rest = |what: &[&str]| what.iter().all(|name| space[name] == 0);
+        if at_rest(&["orphans", "blocks_freed_not_durable", "bytes_to_be_freed"]) {
             return;
         }
         std::thread::sleep(std::time::Duration::from_millis(5));
